@@ -1,9 +1,9 @@
 """The sizes and variants of heads over pairs of features and tokens."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class PairHeadConfig(BaseModel, ABC):
@@ -84,3 +84,21 @@ class Eagle3Config(PairHeadConfig):
 
     def target_layers(self, num_layers: int) -> tuple[int, ...]:
         return self.layer_ids or (2, num_layers // 2, num_layers - 3)
+
+
+class PEagleConfig(Eagle3Config):
+    """Configuration of a ``PEagleHead``.
+
+    Attributes:
+        num_layers: number of the head's layers.
+        mask_token_id: the token whose embedding stands for a token that isn't drafted yet.
+    """
+
+    num_layers: int = Field(ge=1)
+    mask_token_id: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _check_mask(self) -> Self:
+        if self.mask_token_id >= self.vocab_size:
+            raise ValueError(f"mask_token_id {self.mask_token_id} is beyond the vocabulary of {self.vocab_size}")
+        return self

@@ -7,12 +7,13 @@ pass. Trees are built on the host, which has each level's candidates after its p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec.heads.base import DraftHead, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.base import Continuations, DraftHead, HeadRunner, KeyValues, Noise, Pairs
 
 # The noise of the position after a number of drafted tokens.
 NoiseAt = Callable[[int], Noise | None]
@@ -135,6 +136,74 @@ def grow(
     return growth.best(num_nodes)
 
 
+class FirstPass(NamedTuple):
+    """The outcome of a draft's first pass.
+
+    Attributes:
+        found: what the runner returned.
+        cache: of all requests, with room for further passes.
+        lengths: (requests,) the pairs of each request, the pass's own included.
+    """
+
+    found: Continuations
+    cache: KeyValues
+    lengths: np.ndarray
+
+
+def first_pass(
+    runner: HeadRunner,
+    caches: Sequence[PairCache],
+    states: Sequence[torch.Tensor],
+    tokens: Sequence[Sequence[int]],
+    noise: Noise | None,
+    num_slots: int = 0,
+) -> FirstPass:
+    """Append pairs to the caches in a pass that drafts after the last of them.
+
+    Args:
+        runner, caches, states, tokens, noise: as for ``TreeGrowth``.
+        num_slots: slots that the runner needs after the pairs.
+    """
+    counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
+    num_rows = int(counts.max())
+    cache = _reserved(caches, runner.num_slots(int(starts.max()) + num_rows + num_slots))
+    ids = np.zeros((len(caches), num_rows), np.int64)
+    for row, new in enumerate(tokens):
+        ids[row, : len(new)] = new
+    pairs = Pairs(
+        ids,
+        starts[:, None] + np.arange(num_rows),
+        starts,
+        pad_sequence(list(states), batch_first=True),
+        fuses=True,
+        last=counts - 1,
+    )
+    found = runner.run(pairs, cache, noise)
+    _append_written(caches, cache, starts, counts)
+    return FirstPass(found, cache, starts + counts)
+
+
+def _reserved(caches: Sequence[PairCache], num_slots: int) -> KeyValues:
+    """Return the caches' keys and values, with at least ``num_slots`` slots: of one request the cache's own memory."""
+    if len(caches) == 1:
+        return caches[0].reserve(num_slots)
+    parts = [cache.reserve(0) for cache in caches]
+    stacked = KeyValues(*(_zeros(each, len(parts), num_slots) for each in parts[0]))
+    for row, (cache, part) in enumerate(zip(caches, parts, strict=True)):
+        for into, each in zip(stacked, part, strict=True):
+            into[row, :, : len(cache)] = each[0, :, : len(cache)]
+    return stacked
+
+
+def _append_written(caches: Sequence[PairCache], written: KeyValues, starts: np.ndarray, counts: np.ndarray) -> None:
+    """Append the keys and values that a pass has written to the caches."""
+    if len(caches) == 1:
+        caches[0].advance(int(counts[0]))
+        return
+    for row, (cache, start, count) in enumerate(zip(caches, starts.tolist(), counts.tolist(), strict=True)):
+        cache.append(*(each[row, :, start : start + count].transpose(0, 1) for each in written))
+
+
 class TreeGrowth:
     """Draft trees of several requests, which grow by a level with each ``feed``.
 
@@ -161,51 +230,15 @@ class TreeGrowth:
         num_children: int | None = None,
         noise: NoiseAt = lambda _: None,
     ) -> None:
-        self._runner, self._caches, self.width, self._noise, self._num_levels = runner, caches, width, noise, 0
+        self._runner, self.width, self._noise, self._num_levels = runner, width, noise, 0
         self.num_children = runner.num_tokens if num_children is None else num_children
-        counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
-        num_rows = int(counts.max())
-        self._cache = self._reserved(int(starts.max()) + num_rows)
-        ids = np.zeros((len(caches), num_rows), np.int64)
-        for row, new in enumerate(tokens):
-            ids[row, : len(new)] = new
-        pairs = Pairs(
-            ids,
-            starts[:, None] + np.arange(num_rows),
-            starts,
-            pad_sequence(list(states), batch_first=True),
-            fuses=True,
-            last=counts - 1,
-        )
-        found = runner.run(pairs, self._cache, noise(0))
-        self._append(starts, counts)
-        self.lengths = starts + counts
+        found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
         self.tokens, self.log_probs = (each[:, 0, : self.num_children] for each in found[:2])
         self.parents = np.full_like(self.tokens, -1)
         self._rows = np.arange(len(caches))[:, None]
         self.fed = np.broadcast_to(np.arange(width), (len(caches), width))  # candidates fed next
         self._features = found.features.expand(-1, width, -1)
         self._visible = self._visible_at_first()
-
-    def _reserved(self, num_slots: int) -> KeyValues:
-        """The caches' keys and values, with at least ``num_slots`` slots: of one request the cache's own memory."""
-        num_slots = self._runner.num_slots(num_slots)
-        if len(self._caches) == 1:
-            return self._caches[0].reserve(num_slots)
-        parts = [cache.reserve(0) for cache in self._caches]
-        stacked = KeyValues(*(_zeros(each, len(parts), num_slots) for each in parts[0]))
-        for row, (cache, part) in enumerate(zip(self._caches, parts, strict=True)):
-            for into, each in zip(stacked, part, strict=True):
-                into[row, :, : len(cache)] = each[0, :, : len(cache)]
-        return stacked
-
-    def _append(self, starts: np.ndarray, counts: np.ndarray) -> None:
-        """Append the keys and values that the first pass has written to the caches."""
-        if len(self._caches) == 1:
-            self._caches[0].advance(int(counts[0]))
-            return
-        for row, (cache, start, count) in enumerate(zip(self._caches, starts.tolist(), counts.tolist(), strict=True)):
-            cache.append(*(each[row, :, start : start + count].transpose(0, 1) for each in self._cache))
 
     def _visible_at_first(self) -> np.ndarray | None:
         """Which slots each node to be fed may attend to; None for paths, whose nodes attend to all before them."""

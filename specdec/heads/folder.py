@@ -1,9 +1,11 @@
 """Folders of EAGLE-3 heads: published ones are read, and ours are written so that vLLM, SGLang and llama.cpp read them.
 
 Read are the official layout, SpecForge's and ``speculators``', as safetensors or as a ``.bin`` file of plain tensors.
+P-EAGLE heads are read in ``speculators``' layout.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from specdec.errors import ModelError
-from specdec.heads.config import Eagle3Config
+from specdec.heads.config import Eagle3Config, PEagleConfig
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import (
     FILES,
@@ -23,9 +25,16 @@ from specdec.heads.files import (
     read_config,
     read_tensors,
 )
+from specdec.heads.p_eagle import PEagleHead
 
-_REMEDY = "give the folder of an EAGLE-3 head that was trained for this model"
-_OTHER_KINDS = {"dflash": "DFlash", "dflash2": "DFlash", "dspark": "DSpark", "mtp": "MTP", "peagle": "P-EAGLE"}
+_REMEDIES = {
+    "eagle3": "give the folder of an EAGLE-3 head that was trained for this model",
+    "peagle": "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model",
+}
+_REMEDY = _REMEDIES["eagle3"]
+_OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
+# The strategies that read these kinds.
+_READ_KINDS = {"eagle3": ("an EAGLE-3", "eagle3"), "peagle": ("a P-EAGLE", "p_eagle")}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -36,25 +45,37 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
     Raises:
         ModelError: the folder holds no EAGLE-3 head, or one of another target; with what was found and needed.
     """
-    settings = read_config(folder, _REMEDY)
-    files = read_tensors(folder, FILES, _REMEDY)
+    return _read(folder, target, dtype, "eagle3")
+
+
+def read_p_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> PEagleHead:
+    """Read a P-EAGLE head; see ``read_head``."""
+    head = _read(folder, target, dtype, "peagle")
+    assert isinstance(head, PEagleHead), "the kind of the folder was checked"
+    return head
+
+
+def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) -> Eagle3Head:
+    remedy = _REMEDIES[kind]
+    settings = read_config(folder, remedy)
+    files = read_tensors(folder, FILES, remedy)
     tensors = {_official_name(name): tensor for name, tensor in files.items()}
     try:
-        _check_kind(folder, settings)
+        _check_kind(folder, settings, kind)
         config = _config_of(settings, tensors)
-        _check_target(folder, config, tensors, target)
+        _check_target(folder, config, tensors, target, remedy)
         head = _empty_head(config, tensors.pop("embed_tokens.weight", None), target, dtype)
     except MISUNDERSTOOD as error:
         raise ModelError(
-            f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
+            f"the head in {folder} has an incomplete or unknown configuration ({error}): {remedy}"
         ) from error
     optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
         if "lm_head.weight" not in tensors:
             tensors["lm_head.weight"] = target.output()
         optional.add("d2t")
-    load_tensors(folder, head, tensors, _REMEDY, optional)
-    _check_vocabulary(folder, head, has_map="t2d" in tensors)
+    load_tensors(folder, head, tensors, remedy, optional)
+    _check_vocabulary(folder, head, "t2d" in tensors, remedy)
     return head.eval().requires_grad_(False)
 
 
@@ -89,12 +110,14 @@ def write_head(
     (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
 
 
-def _check_kind(folder: Path, settings: dict[str, Any]) -> None:
+def _check_kind(folder: Path, settings: dict[str, Any], needed: str) -> None:
     kind = settings.get("speculators_model_type", "eagle3")
-    if kind != "eagle3":
-        raise ModelError(f"{folder} holds a {_OTHER_KINDS.get(kind, kind)} head, which specdec doesn't read: {_REMEDY}")
+    if kind != needed:
+        found, strategy = _READ_KINDS.get(kind, (_OTHER_KINDS.get(kind, f"a {kind}"), ""))
+        does = f"{strategy}:head=FOLDER reads" if strategy else "specdec doesn't read"
+        raise ModelError(f"{folder} holds {found} head, which {does}: {_REMEDIES[needed]}")
     layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
-    if layers != 1:
+    if needed == "eagle3" and layers != 1:
         raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {_REMEDY}")
 
 
@@ -112,40 +135,46 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Ea
     hidden, joined = tensors["fc.weight"].shape
     layer_ids = settings.get(_LAYER_IDS)
     target_hidden = settings.get("target_hidden_size") or hidden
-    return Eagle3Config(
-        hidden_size=hidden,
-        target_hidden_size=target_hidden,
-        num_states=joined // target_hidden,
+    kind = settings.get("speculators_model_type")
+    fields: Mapping[str, Any] = {
+        "hidden_size": hidden,
+        "target_hidden_size": target_hidden,
+        "num_states": joined // target_hidden,
         **layer_settings(layer, tensors),
-        draft_vocab_size=settings.get("draft_vocab_size") or layer["vocab_size"],
-        layer_ids=layer_ids,
-        norm_before_residual=settings.get("norm_before_residual", "speculators_model_type" in settings),
-        norm_before_fc="input_norm.weight" in tensors,
-        fc_norm="fc_norm.0.weight" in tensors,
-        norm_output=settings.get("norm_output", False),
-    )
+        "draft_vocab_size": settings.get("draft_vocab_size") or layer["vocab_size"],
+        "layer_ids": layer_ids,
+        "norm_before_residual": settings.get("norm_before_residual", kind == "eagle3"),  # vLLM's defaults
+        "norm_before_fc": "input_norm.weight" in tensors,
+        "fc_norm": "fc_norm.0.weight" in tensors,
+        "norm_output": settings.get("norm_output", False),
+    }
+    if kind != "peagle":
+        return Eagle3Config(**fields)
+    return PEagleConfig(**fields, num_layers=layer["num_hidden_layers"], mask_token_id=settings["mask_token_id"])
 
 
-def _check_target(folder: Path, config: Eagle3Config, tensors: dict[str, torch.Tensor], target: TargetWeights) -> None:
-    check_target(folder, config.vocab_size, config.target_hidden_size, target, _REMEDY)
+def _check_target(
+    folder: Path, config: Eagle3Config, tensors: dict[str, torch.Tensor], target: TargetWeights, remedy: str
+) -> None:
+    check_target(folder, config.vocab_size, config.target_hidden_size, target, remedy)
     if "embed_tokens.weight" not in tensors and config.hidden_size != config.target_hidden_size:
         raise ModelError(
-            f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {_REMEDY}"
+            f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {remedy}"
         )
-    _check_embeddings(folder, config, tensors.get("embed_tokens.weight"))
+    _check_embeddings(folder, config, tensors.get("embed_tokens.weight"), remedy)
     layers = config.target_layers(target.num_layers)
     if len(layers) != config.num_states or not all(0 <= layer <= target.num_layers for layer in layers):
         raise ModelError(
             f"the head in {folder} reads {config.num_states} states of layers {list(layers)}, and the target has "
-            f"{target.num_layers} layers: {_REMEDY}"
+            f"{target.num_layers} layers: {remedy}"
         )
 
 
-def _check_embeddings(folder: Path, config: Eagle3Config, embeddings: torch.Tensor | None) -> None:
+def _check_embeddings(folder: Path, config: Eagle3Config, embeddings: torch.Tensor | None, remedy: str) -> None:
     needed = config.vocab_size, config.hidden_size
     if embeddings is not None and embeddings.shape != needed:
         raise ModelError(
-            f"the head in {folder} has embeddings of shape {tuple(embeddings.shape)} (needed: {needed}): {_REMEDY}"
+            f"the head in {folder} has embeddings of shape {tuple(embeddings.shape)} (needed: {needed}): {remedy}"
         )
 
 
@@ -155,13 +184,16 @@ def _empty_head(
     """Return a head with its embeddings, its own or the target's, and without other weights."""
     device = target.embeddings.device
     embeddings = target.embeddings if own is None else own.to(device)
-    return Eagle3Head(config, embeddings, device, dtype, owns_embeddings=own is not None)
+    owns = own is not None
+    if isinstance(config, PEagleConfig):
+        return PEagleHead(config, embeddings, device, dtype, owns_embeddings=owns)
+    return Eagle3Head(config, embeddings, device, dtype, owns_embeddings=owns)
 
 
-def _check_vocabulary(folder: Path, head: Eagle3Head, has_map: bool) -> None:
+def _check_vocabulary(folder: Path, head: Eagle3Head, has_map: bool, remedy: str) -> None:
     ids = head.target_ids
     if ids.min() < 0 or ids.max() >= head.config.vocab_size:
-        raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {_REMEDY}")
+        raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {remedy}")
     if not has_map:
         head.set_vocabulary(ids)
 

@@ -36,7 +36,7 @@ class TorchRunner(HeadRunner):
         if pairs.last is not None:
             rows, last = torch.arange(len(pairs.last), device=device), torch.from_numpy(pairs.last).to(device)
             residual, query = residual[rows, last][:, None], query[rows, :, last][:, :, None]
-        out = head.leave(residual, _attention(query, cache, pairs))
+        out = head.leave(residual, attention(query, cache, pairs))
         draft_ids, log_probs = most_probable(head.logits(out), self.num_tokens, noise)
         return Continuations(self._target_ids[draft_ids], log_probs, head.next_features(out))
 
@@ -79,7 +79,7 @@ def write_slots(cache: KeyValues, keys: torch.Tensor, values: torch.Tensor, star
     cache.keys[rows, :, index], cache.values[rows, :, index] = keys.transpose(1, 2), values.transpose(1, 2)
 
 
-def _attention(query: torch.Tensor, cache: KeyValues, pairs: Pairs) -> torch.Tensor:
+def attention(query: torch.Tensor, cache: KeyValues, pairs: Pairs) -> torch.Tensor:
     """Attention of queries, (requests, heads, m, head_dim); the heads of a group are rows of its key-value head."""
     (requests, heads, count, size), groups = query.shape, cache.keys.shape[1]
     stop = int(pairs.starts.max()) + pairs.tokens.shape[1]

@@ -25,6 +25,7 @@ from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.mtp import MtpProposer
+from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
 from specdec.strategies.sources.datastore import DatastoreProposer
 from specdec.strategies.sources.grammar import GrammarProposer
@@ -57,6 +58,7 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
         "lookahead": LookaheadProposer,
         "medusa": MedusaProposer,
         "mtp": MtpProposer,
+        "p_eagle": PEagleProposer,
         "prompt_lookup": PromptLookupProposer,
     }
 

@@ -19,6 +19,7 @@ MODULES = (
     "specdec.strategies.medusa.engine",
     "specdec.strategies.medusa.proposer",
     "specdec.strategies.mtp",
+    "specdec.strategies.p_eagle",
     "specdec.strategies.prompt_lookup",
     "specdec.strategies.sources.datastore",
     "specdec.strategies.sources.grammar",

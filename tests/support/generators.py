@@ -37,9 +37,11 @@ HEADS: dict[str, Callable[[], Proposer]] = {
     "medusa": lambda: MedusaProposer(head=medusa_folder()),
 }
 
+OF_OTHER_MODELS = "mtp", "p_eagle"  # whose own tests bring a model
+
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
-    *(name for name in names_of("proposers") if name not in HEADS),
+    *(name for name in names_of("proposers") if name not in (*HEADS, *OF_OTHER_MODELS)),
     "jacobi:n=1",
     "jacobi:n=5,noise_aware=false",
     "lookahead:N=2,W=3,G=2",

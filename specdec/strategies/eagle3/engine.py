@@ -5,7 +5,7 @@ path with the bonus token, and its draft begins at the last pair. Keys and value
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +65,8 @@ class Eagle3Engine(Engine):
         name: str = "eagle3",
     ) -> None:
         self.head, self._runner, self._options, self._learns = runner.head, runner, options, learns
-        self._name = name
+        self._name, least = name, options.min_probability
+        self._least = math.log(least) if least else -math.inf  # of a path that is continued
         self.states = Hidden(tuple(layers))
         self._target_ids = self.head.target_ids
         self.forget()
@@ -149,26 +150,45 @@ class Eagle3Engine(Engine):
                 depths[drafter] = depth
         if not depths or not pays([float(drafter in depths) for drafter in drafters]):
             return
+        trees = self._trees(
+            depths, width, num_nodes, lambda reached: pays([reached.get(drafter, 0.0) for drafter in drafters])
+        )
+        for (drafter, depth), drafted in zip(depths.items(), trees, strict=True):
+            if all(map(math.isfinite, drafted.log_probs)):
+                drafted.depth, drafted.least = depth, self._least
+                drafter.drafted = drafted
+            else:
+                drafter.leave_out()
+
+    def _trees(
+        self,
+        depths: Mapping["Eagle3Drafter", int],
+        width: int,
+        num_nodes: int,
+        pays: Callable[[Mapping["Eagle3Drafter", float]], bool],
+    ) -> Sequence[Candidates]:
+        """Run the head's passes, of which the first pays, and return each request's candidates.
+
+        Args:
+            depths: the requests that draft, with their longest paths.
+            width, num_nodes: as for ``_draft``.
+            pays: called before each further pass, with the probabilities of the paths that it continues.
+        """
         ready = list(depths)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids)
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
         caches = [drafter.cache for drafter in ready]
         growth = TreeGrowth(self._runner, caches, states, tokens, min(width, self._runner.num_tokens), noise=noise.at)
-        least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
         for level in range(1, max(depths.values())):
-            reached = dict.fromkeys(drafters, 0.0)
-            for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True):
-                if log_prob >= least and depths[drafter] > level:
-                    reached[drafter] = math.exp(log_prob)
-            if not any(reached.values()) or not pays([*reached.values()]):
+            reached = {
+                drafter: math.exp(log_prob)
+                for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True)
+                if log_prob >= self._least and depths[drafter] > level
+            }
+            if not any(reached.values()) or not pays(reached):
                 break
             growth.feed()
-        for drafter, drafted in zip(ready, fetched(growth.best(num_nodes)), strict=True):
-            if all(map(math.isfinite, drafted.log_probs)):
-                drafted.depth, drafted.least = depths[drafter], least
-                drafter.drafted = drafted
-            else:
-                drafter.leave_out()
+        return fetched(growth.best(num_nodes))
 
 
 def _own(drafters: Sequence[Drafter]) -> list["Eagle3Drafter"]:

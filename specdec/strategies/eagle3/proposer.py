@@ -4,6 +4,7 @@ Li et al. 2025, "EAGLE-3", arXiv 2503.01840; its draft trees are those of EAGLE-
 section 4. ``specdec/heads/`` has the head itself, its folders and its trees.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -79,14 +80,12 @@ class Eagle3Proposer(Proposer):
                 f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
                 "of a head that was trained for this model"
             )
+        return self._engine(host, head, head.config.target_layers(host.num_layers))
+
+    def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:
         options = TreeOptions(self.top_k, self.depth, self.num_nodes, self.min_probability)
-        return Eagle3Engine(
-            options,
-            host.head_runner(head, self.top_k),
-            head.config.target_layers(host.num_layers),
-            learns=host.is_keyed,
-            name=self.name,
-        )
+        runner = host.head_runner(head, self.top_k)
+        return Eagle3Engine(options, runner, layers, learns=host.is_keyed, name=self.name)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_head(folder, weights, dtype)

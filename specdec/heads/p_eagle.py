@@ -1,0 +1,112 @@
+"""P-EAGLE's draft head ("P-EAGLE", arXiv 2602.01469): EAGLE-3's layer and further ones, which draft in one pass.
+
+The pairs of the text are EAGLE-3's. A token that isn't drafted yet has a mask pair: the embedding of ``mask_token_id``
+and ``mask_hidden`` in place of the target's states. With K - 1 mask pairs after the text's last pair, one causal pass
+predicts K tokens, of which none depends on the draw of another.
+
+A cache's key-value heads are those of all layers, one layer after another.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from specdec.heads.base import KeyValues
+from specdec.heads.config import PEagleConfig
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import LayerInputs, PairLayer, RMSNorm
+from specdec.heads.rotary import rotated
+
+# Returns attention, (batch, heads, n, head_dim), in a layer by its number.
+Attend = Callable[[int, LayerInputs], torch.Tensor]
+
+
+class FurtherLayer(PairLayer):
+    """A decoder layer of Llama's, after the first."""
+
+    def __init__(self, config: PEagleConfig, **where: Any) -> None:
+        super().__init__(config, config.hidden_size, **where)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
+        self._head_dim = config.head_dim
+
+    def enter(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
+        """Return attention's inputs from the layer's, (batch, n, hidden)."""
+        normed, own = self.input_layernorm(x), self.self_attn
+        query, key, value = (
+            projection(normed).unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
+            for projection in (own.q_proj, own.k_proj, own.v_proj)
+        )
+        return LayerInputs(x, rotated(query, cos, sin), rotated(key, cos, sin), value)
+
+    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output, (batch, n, hidden)."""
+        a = residual + self.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
+        y = self.post_attention_layernorm(a)
+        out: torch.Tensor = a + self.mlp.down_proj(silu(self.mlp.gate_proj(y)) * self.mlp.up_proj(y))
+        return out
+
+
+class PEagleHead(Eagle3Head):
+    """A P-EAGLE head; its parameters have the names of ``speculators``' folders, except the first layer's, EAGLE-3's.
+
+    Args:
+        config: sizes and variants.
+        others: as for ``Eagle3Head``.
+    """
+
+    config: PEagleConfig
+
+    def __init__(self, config: PEagleConfig, *others: Any, **named: Any) -> None:
+        super().__init__(config, *others, **named)
+        where: dict[str, Any] = {"device": self.fc.weight.device, "dtype": self.fc.weight.dtype}
+        self.layers = nn.ModuleDict(
+            {str(number): FurtherLayer(config, **where) for number in range(1, config.num_layers)}
+        )
+        self.mask_hidden = nn.Parameter(torch.zeros(1, 1, config.states_size, **where))
+
+    def forward(
+        self, tokens: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Return the last layer's output, (batch, n, hidden), for pairs.
+
+        Args:
+            tokens: (batch, n).
+            states: (batch, n, states size), the target's or ``mask_hidden``.
+            positions: (batch, n).
+            attend: called once for each layer, in order.
+        """
+        inputs = self.enter(tokens, self.fuse(states), positions)
+        out = self.leave(inputs.residual, attend(0, inputs))
+        cos, sin = self.rotary.at(positions, out.dtype)
+        for number, layer in enumerate(self.layers.values(), 1):
+            assert isinstance(layer, FurtherLayer), "all layers but the first are alike"
+            inputs = layer.enter(out, cos, sin)
+            out = layer.leave(inputs.residual, attend(number, inputs))
+        return out
+
+    def no_key_values(self) -> KeyValues:
+        one = super().no_key_values()
+        return KeyValues(*(each.repeat(1, self.config.num_layers, 1, 1) for each in one))
+
+    def layer_of(self, cache: KeyValues, number: int) -> KeyValues:
+        """Return a layer's keys and values of a cache."""
+        heads = self.config.num_key_value_heads
+        return KeyValues(*(each[:, number * heads : (number + 1) * heads] for each in cache))
+
+    def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
+        start = before.keys.shape[2]
+        slots = torch.arange(start + tokens.shape[1], device=states.device)
+        positions, found = slots[None, start:], list[KeyValues]()
+        visible = (slots <= positions[..., None])[:, None]
+
+        def attend(number: int, inputs: LayerInputs) -> torch.Tensor:
+            found.append(KeyValues(inputs.key, inputs.value))
+            earlier = self.layer_of(before, number)
+            keys, values = (torch.cat(each, 2) for each in zip(earlier, found[-1], strict=True))
+            return scaled_dot_product_attention(inputs.query, keys, values, visible, enable_gqa=True)
+
+        self(tokens, states, positions, attend)
+        return KeyValues(*(torch.cat(each, 1) for each in zip(*found, strict=True)))
