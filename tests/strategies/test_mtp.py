@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec import DraftTree, Generator, ModelError, ToyModel
+from specdec import Generator, ModelError, ToyModel
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.mtp import MtpProposer
 from specdec.strategies.sources.suffix import SuffixProposer
+from tests.support.drafts import drafts_of, paths
 from tests.support.mtp_checkpoints import FAMILIES, load, write_checkpoint
 from tests.support.mtp_reference import MtpReference
 from tests.support.plain import decode_model
@@ -40,26 +41,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Che
     return checkpoint
 
 
-def steps_of(generator: Generator, prompts: list[list[int]]) -> Iterator[tuple[int, list[int], DraftTree]]:
-    """The number of the request, the text before each step, and the step's draft."""
-    with generator.open_batch() as batch:
-        handles = batch.add(prompts, max_new_tokens=NUM_TOKENS)
-        texts = [list(prompt) for prompt in prompts]
-        while (record := batch.advance()) is not None:
-            for outcome in record.outcomes:
-                if outcome.tree is not None:
-                    index = handles.index(outcome.request)
-                    yield index, list(texts[index]), outcome.tree
-                    texts[index] += outcome.tokens
-
-
-def paths(tree: DraftTree) -> set[tuple[int, ...]]:
-    found = [()]
-    for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
-        found.append((*found[parent], token))
-    return set(found[1:])
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_drafts_are_the_references_fed_with_transformers_hidden_states(
@@ -72,7 +53,7 @@ def test_drafts_are_the_references_fed_with_transformers_hidden_states(
     proposer = MtpProposer(top_k=3, depth=3, num_nodes=total, min_probability=0.0)
     num_compared = 0
     with Generator(model, proposer=proposer) as generator:
-        for index, text, tree in steps_of(generator, PROMPTS if family in DRAFTED else PROMPTS[:1]):
+        for index, text, tree in drafts_of(generator, PROMPTS if family in DRAFTED else PROMPTS[:1], NUM_TOKENS):
             num_new = len(text) - len(PROMPTS[index])
             if num_new == 0 or NUM_TOKENS - num_new <= 3:
                 continue

@@ -1,0 +1,195 @@
+"""P-EAGLE as a strategy: the reference's drafts, plain decoding's text, and folders of other heads are refused."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specdec import DraftTree, Generator, ModelError, demo
+from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.p_eagle import PEagleProposer
+from specdec.strategies.sources.suffix import SuffixProposer
+from tests.support.drafts import drafts_of, paths
+from tests.support.p_eagle_reference import p_eagle_log_probs
+from tests.support.plain import decode_model
+
+NUM_TOKENS, SEED, WIDTH, VOCAB, LAYERS = 12, 5, 384, 2048, (1, 2, 4)
+KEPT = torch.arange(3, 200, 3)  # the draft vocabulary
+
+
+@pytest.fixture(scope="module")
+def prompts(built_in: tuple[Any, Any]) -> list[list[int]]:
+    """Three prompts of ragged lengths; the second has more than one chunk."""
+    _, tokenizer = built_in
+    ids = [list(tokenizer(prompt.text)["input_ids"]) for prompt in demo.prompts()[:3]]
+    return [ids[0], (ids[1] * 20)[:280], ids[2][:3]]
+
+
+def write(folder: Path, num_layers: int = 3) -> Path:
+    """A random head for the built-in model in speculators' layout, which drafts tokens that the model writes."""
+    draw = torch.Generator().manual_seed(2)
+    shapes = {
+        "self_attn.q_proj": (16, WIDTH), "self_attn.k_proj": (8, WIDTH), "self_attn.v_proj": (8, WIDTH),
+        "self_attn.o_proj": (WIDTH, 16), "mlp.gate_proj": (24, WIDTH), "mlp.up_proj": (24, WIDTH),
+        "mlp.down_proj": (WIDTH, 24), "input_layernorm": (WIDTH,), "post_attention_layernorm": (WIDTH,),
+    }  # fmt: skip
+    named = {f"layers.{number}.{name}": shape for number in range(num_layers) for name, shape in shapes.items()}
+    named |= {f"layers.0.self_attn.{name}_proj": (named[f"layers.0.self_attn.{name}_proj"][0], 768) for name in "qkv"}
+    named |= {
+        "layers.0.hidden_norm": (WIDTH,),
+        "norm": (WIDTH,),
+        "fc": (WIDTH, 3 * WIDTH),
+        "lm_head": (len(KEPT), WIDTH),
+    }
+    tensors = {
+        f"{name}.weight": torch.randn(shape, generator=draw) / shape[-1] ** 0.5 if len(shape) > 1
+        else 1 + torch.randn(shape, generator=draw) * 0.2
+        for name, shape in named.items()
+    }  # fmt: skip
+    tensors["mask_hidden"] = torch.randn(1, 1, 3 * WIDTH, generator=draw)
+    tensors["d2t"] = KEPT - torch.arange(len(KEPT))
+    tensors["lm_head.weight"] *= 3
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    layer = {
+        "num_hidden_layers": num_layers, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+        "vocab_size": VOCAB, "rope_theta": 500.0, "rms_norm_eps": 1e-6,
+    }  # fmt: skip
+    settings = {
+        "speculators_model_type": "peagle", "mask_token_id": 7, "draft_vocab_size": len(KEPT),
+        "eagle_aux_hidden_state_layer_ids": list(LAYERS), "transformer_layer_config": layer,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("p-eagle"))
+
+
+def expected_paths(log_probs: torch.Tensor, top_k: int, num_nodes: int) -> tuple[set[tuple[int, ...]], bool]:
+    """The most probable paths by the product of probabilities, and whether no two are so close that they could swap."""
+    values, ids = log_probs.topk(top_k)
+    tokens, scores = KEPT[ids].tolist(), dict[tuple[int, ...], float]()
+    for depth in range(1, len(tokens) + 1):
+        for ranks in product(range(top_k), repeat=depth):
+            path = tuple(tokens[level][rank] for level, rank in enumerate(ranks))
+            scores[path] = sum(float(values[level, rank]) for level, rank in enumerate(ranks))
+    ranked = sorted(scores.items(), key=lambda each: -each[1])
+    is_clear = all(more - less > 1e-4 for (_, more), (_, less) in pairwise(ranked[: num_nodes + 1]))
+    return {path for path, _ in ranked[:num_nodes]}, is_clear
+
+
+@torch.no_grad()
+def test_drafts_are_the_references_fed_with_transformers_hidden_states(
+    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path
+) -> None:
+    """Layers, pairs, mask pairs, positions and paths, after prompts of several chunks and rejected drafts."""
+    model, tokenizer = built_in
+    tensors, settings = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    embeddings = model.get_input_embeddings().weight
+    proposer = PEagleProposer(head=folder, top_k=2, depth=3, num_nodes=6, min_probability=0.0, dtype="float32")
+    num_compared = 0
+    with Generator(model, tokenizer, proposer=proposer) as generator:
+        for index, text, tree in drafts_of(generator, prompts, NUM_TOKENS):
+            num_new = len(text) - len(prompts[index])
+            if num_new == 0 or NUM_TOKENS - num_new <= 3 or num_new > 5:
+                continue
+            states = model(torch.tensor([text]), output_hidden_states=True).hidden_states
+            joined = torch.cat([states[layer][0, :-1] for layer in LAYERS], -1)
+            log_probs = p_eagle_log_probs(tensors, settings, embeddings, joined, text[1:], 3)
+            expected, is_clear = expected_paths(log_probs, 2, 6)
+            if is_clear:
+                assert paths(tree) == expected
+                num_compared += 1
+    assert num_compared >= 6
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_text_is_plain_decodings_in_a_ragged_batch(
+    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, is_merged: bool
+) -> None:
+    model, tokenizer = built_in
+    head = PEagleProposer(head=folder, num_nodes=8, depth=3)
+    proposer = MergedProposer([SuffixProposer(), head], clock=False, loss=0.9) if is_merged else head
+    with Generator(model, tokenizer, proposer=proposer, numerics="exact") as generator:
+        for seed in (None, SEED):
+            sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
+            results = generator.generate(prompts, max_new_tokens=NUM_TOKENS, **sampling)
+            for prompt, result in zip(prompts, results, strict=True):
+                assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed)
+                assert not [note for note in result.notes if "p_eagle" in note]
+
+
+def test_a_context_keeps_all_layers_states(built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path) -> None:
+    model, tokenizer = built_in
+    proposer = PEagleProposer(head=folder, min_probability=0.0)
+    with Generator(model, tokenizer, proposer=proposer, numerics="exact") as generator:
+        with generator.context() as context:
+            first = generator.generate(prompts[0], max_new_tokens=6, context=context)
+            text = [*prompts[0], *first.token_ids, 8, 9]
+            reused = second_draft(generator, text, context=context)
+        fresh = second_draft(generator, text)
+    assert len(fresh) > 1
+    assert (reused.tokens, reused.parents) == (fresh.tokens, fresh.parents)
+
+
+def second_draft(generator: Generator, text: list[int], **options: Any) -> DraftTree:
+    """The draft of the second step; the first has read no hidden states of the text's end."""
+    trees: list[DraftTree] = []
+    list(generator.stream(text, max_new_tokens=8, on_step=lambda each: trees.append(each.outcomes[0].tree), **options))
+    return trees[1]
+
+
+Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
+
+
+def spoilt(folder: Path, change: Change) -> Path:
+    """A head with its configuration or tensors changed."""
+    write(folder)
+    settings, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    change(settings, tensors)
+    (folder / "config.json").write_text(json.dumps(settings))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+WRONG: dict[str, tuple[Change, str]] = {
+    "no mask token": (lambda settings, _: settings.pop("mask_token_id"), "mask_token_id"),
+    "mask token": (lambda settings, _: settings.update(mask_token_id=VOCAB), "beyond the vocabulary of 2048"),
+    "no mask state": (lambda _, tensors: tensors.pop("mask_hidden"), "lacks ..mask_hidden"),
+    "layers": (lambda settings, _: settings["transformer_layer_config"].update(num_hidden_layers=2), "layers.2.mlp"),
+    "kind": (lambda settings, _: settings.update(speculators_model_type="dflash"), "a DFlash head, which specdec does"),
+    "EAGLE-3": (lambda settings, _: settings.pop("speculators_model_type"), "EAGLE-3 head, which eagle3:head=FOLDER"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_folder_is_refused_with_a_remedy(built_in: tuple[Any, Any], tmp_path: Path, mistake: str) -> None:
+    change, found = WRONG[mistake]
+    with pytest.raises(ModelError, match=found) as refused:
+        Generator(*built_in, proposer=PEagleProposer(head=spoilt(tmp_path, change)))
+    assert "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model" in str(
+        refused.value
+    )
+
+
+def test_eagle3_names_the_strategy_that_reads_the_head(built_in: tuple[Any, Any], folder: Path) -> None:
+    with pytest.raises(ModelError, match="holds a P-EAGLE head, which p_eagle:head=FOLDER reads"):
+        Generator(*built_in, proposer=Eagle3Proposer(head=folder))
+
+
+def test_a_head_of_nan_is_left_out_with_a_note(
+    built_in: tuple[Any, Any], prompts: list[list[int]], tmp_path: Path
+) -> None:
+    head = PEagleProposer(head=spoilt(tmp_path, lambda _, tensors: tensors["norm.weight"].fill_(float("nan"))))
+    with Generator(*built_in, proposer=head) as generator:
+        result = generator.generate(prompts[0], max_new_tokens=NUM_TOKENS)
+    assert list(result.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
+    assert [note for note in result.notes if "drafting goes on without" in note and "finite" in note]
