@@ -10,29 +10,28 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec import DraftTree, Generator, ModelError, demo
+from specdec import DraftTree, Generator, ModelError
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from tests.support.drafts import drafts_of, paths
+from tests.support.families import SMALL, VOCAB, make
 from tests.support.p_eagle_reference import p_eagle_log_probs
 from tests.support.plain import decode_model
 
-NUM_TOKENS, SEED, WIDTH, VOCAB, LAYERS = 12, 5, 384, 2048, (1, 2, 4)
-KEPT = torch.arange(3, 200, 3)  # the draft vocabulary
+NUM_TOKENS, SEED, WIDTH, LAYERS = 12, 5, 32, (1, 2, 4)
+KEPT = torch.arange(1, VOCAB, 2)  # the draft vocabulary
+PROMPTS = [[5, 17, 40, 8, 33], [7 + index % 60 for index in range(280)], [9]]  # the second has more than one chunk
 
 
 @pytest.fixture(scope="module")
-def prompts(built_in: tuple[Any, Any]) -> list[list[int]]:
-    """Three prompts of ragged lengths; the second has more than one chunk."""
-    _, tokenizer = built_in
-    ids = [list(tokenizer(prompt.text)["input_ids"]) for prompt in demo.prompts()[:3]]
-    return [ids[0], (ids[1] * 20)[:280], ids[2][:3]]
+def model() -> Any:
+    return make("LlamaConfig", {**SMALL, "num_hidden_layers": 4, "max_position_embeddings": 512})
 
 
 def write(folder: Path, num_layers: int = 3) -> Path:
-    """A random head for the built-in model in speculators' layout, which drafts tokens that the model writes."""
+    """A random head in speculators' layout."""
     draw = torch.Generator().manual_seed(2)
     shapes = {
         "self_attn.q_proj": (16, WIDTH), "self_attn.k_proj": (8, WIDTH), "self_attn.v_proj": (8, WIDTH),
@@ -40,7 +39,9 @@ def write(folder: Path, num_layers: int = 3) -> Path:
         "mlp.down_proj": (WIDTH, 24), "input_layernorm": (WIDTH,), "post_attention_layernorm": (WIDTH,),
     }  # fmt: skip
     named = {f"layers.{number}.{name}": shape for number in range(num_layers) for name, shape in shapes.items()}
-    named |= {f"layers.0.self_attn.{name}_proj": (named[f"layers.0.self_attn.{name}_proj"][0], 768) for name in "qkv"}
+    named |= {
+        f"layers.0.self_attn.{name}_proj": (named[f"layers.0.self_attn.{name}_proj"][0], 2 * WIDTH) for name in "qkv"
+    }
     named |= {
         "layers.0.hidden_norm": (WIDTH,),
         "norm": (WIDTH,),
@@ -87,18 +88,15 @@ def expected_paths(log_probs: torch.Tensor, top_k: int, num_nodes: int) -> tuple
 
 
 @torch.no_grad()
-def test_drafts_are_the_references_fed_with_transformers_hidden_states(
-    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path
-) -> None:
-    """Layers, pairs, mask pairs, positions and paths, after prompts of several chunks and rejected drafts."""
-    model, tokenizer = built_in
+def test_drafts_are_the_references_fed_with_transformers_hidden_states(model: Any, folder: Path) -> None:
+    """Layers, pairs, mask pairs, positions and paths, after PROMPTS of several chunks and rejected drafts."""
     tensors, settings = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     embeddings = model.get_input_embeddings().weight
     proposer = PEagleProposer(head=folder, top_k=2, depth=3, num_nodes=6, min_probability=0.0, dtype="float32")
     num_compared = 0
-    with Generator(model, tokenizer, proposer=proposer) as generator:
-        for index, text, tree in drafts_of(generator, prompts, NUM_TOKENS):
-            num_new = len(text) - len(prompts[index])
+    with Generator(model, proposer=proposer) as generator:
+        for index, text, tree in drafts_of(generator, PROMPTS, NUM_TOKENS):
+            num_new = len(text) - len(PROMPTS[index])
             if num_new == 0 or NUM_TOKENS - num_new <= 3 or num_new > 5:
                 continue
             states = model(torch.tensor([text]), output_hidden_states=True).hidden_states
@@ -112,28 +110,25 @@ def test_drafts_are_the_references_fed_with_transformers_hidden_states(
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_text_is_plain_decodings_in_a_ragged_batch(
-    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, is_merged: bool
-) -> None:
-    model, tokenizer = built_in
+def test_text_is_plain_decodings_in_a_ragged_batch(model: Any, folder: Path, is_merged: bool) -> None:
     head = PEagleProposer(head=folder, num_nodes=8, depth=3)
     proposer = MergedProposer([SuffixProposer(), head], clock=False, loss=0.9) if is_merged else head
-    with Generator(model, tokenizer, proposer=proposer, numerics="exact") as generator:
+    with Generator(model, proposer=proposer, numerics="exact") as generator:
         for seed in (None, SEED):
             sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-            results = generator.generate(prompts, max_new_tokens=NUM_TOKENS, **sampling)
-            for prompt, result in zip(prompts, results, strict=True):
-                assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed)
+            results = generator.generate(PROMPTS, max_new_tokens=NUM_TOKENS, **sampling)
+            for prompt, result in zip(PROMPTS, results, strict=True):
+                assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed, eos=())
                 assert not [note for note in result.notes if "p_eagle" in note]
+        assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 
-def test_a_context_keeps_all_layers_states(built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path) -> None:
-    model, tokenizer = built_in
+def test_a_context_keeps_all_layers_states(model: Any, folder: Path) -> None:
     proposer = PEagleProposer(head=folder, min_probability=0.0)
-    with Generator(model, tokenizer, proposer=proposer, numerics="exact") as generator:
+    with Generator(model, proposer=proposer, numerics="exact") as generator:
         with generator.context() as context:
-            first = generator.generate(prompts[0], max_new_tokens=6, context=context)
-            text = [*prompts[0], *first.token_ids, 8, 9]
+            first = generator.generate(PROMPTS[0], max_new_tokens=6, context=context)
+            text = [*PROMPTS[0], *first.token_ids, 8, 9]
             reused = second_draft(generator, text, context=context)
         fresh = second_draft(generator, text)
     assert len(fresh) > 1
@@ -162,7 +157,7 @@ def spoilt(folder: Path, change: Change) -> Path:
 
 WRONG: dict[str, tuple[Change, str]] = {
     "no mask token": (lambda settings, _: settings.pop("mask_token_id"), "mask_token_id"),
-    "mask token": (lambda settings, _: settings.update(mask_token_id=VOCAB), "beyond the vocabulary of 2048"),
+    "mask token": (lambda settings, _: settings.update(mask_token_id=VOCAB), "beyond the vocabulary of 96"),
     "no mask state": (lambda _, tensors: tensors.pop("mask_hidden"), "lacks ..mask_hidden"),
     "layers": (lambda settings, _: settings["transformer_layer_config"].update(num_hidden_layers=2), "layers.2.mlp"),
     "kind": (lambda settings, _: settings.update(speculators_model_type="dflash"), "a DFlash head, which specdec does"),
@@ -171,25 +166,23 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_folder_is_refused_with_a_remedy(built_in: tuple[Any, Any], tmp_path: Path, mistake: str) -> None:
+def test_a_wrong_folder_is_refused_with_a_remedy(model: Any, tmp_path: Path, mistake: str) -> None:
     change, found = WRONG[mistake]
     with pytest.raises(ModelError, match=found) as refused:
-        Generator(*built_in, proposer=PEagleProposer(head=spoilt(tmp_path, change)))
+        Generator(model, proposer=PEagleProposer(head=spoilt(tmp_path, change)))
     assert "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model" in str(
         refused.value
     )
 
 
-def test_eagle3_names_the_strategy_that_reads_the_head(built_in: tuple[Any, Any], folder: Path) -> None:
+def test_eagle3_names_the_strategy_that_reads_the_head(model: Any, folder: Path) -> None:
     with pytest.raises(ModelError, match="holds a P-EAGLE head, which p_eagle:head=FOLDER reads"):
-        Generator(*built_in, proposer=Eagle3Proposer(head=folder))
+        Generator(model, proposer=Eagle3Proposer(head=folder))
 
 
-def test_a_head_of_nan_is_left_out_with_a_note(
-    built_in: tuple[Any, Any], prompts: list[list[int]], tmp_path: Path
-) -> None:
+def test_a_head_of_nan_is_left_out_with_a_note(model: Any, tmp_path: Path) -> None:
     head = PEagleProposer(head=spoilt(tmp_path, lambda _, tensors: tensors["norm.weight"].fill_(float("nan"))))
-    with Generator(*built_in, proposer=head) as generator:
-        result = generator.generate(prompts[0], max_new_tokens=NUM_TOKENS)
-    assert list(result.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
+    with Generator(model, proposer=head) as generator:
+        result = generator.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS)
+    assert list(result.token_ids) == decode_model(model, PROMPTS[0], NUM_TOKENS, None, eos=())
     assert [note for note in result.notes if "drafting goes on without" in note and "finite" in note]
