@@ -102,7 +102,7 @@ def read_mtp(model: Any, embeddings: torch.Tensor, lm_head: torch.Tensor, dtype:
 
 
 def _text_config(model: Any) -> Any:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not hasattr(config, "get_text_config"):
         raise ModelError(f"{type(model).__name__} has no multi-token-prediction modules: give a transformers model")
     return config.get_text_config(decoder=True)
@@ -207,7 +207,7 @@ def _assembled(
         raise ValueError(f"missing or unknown tensors: {', '.join(wrong)}")
     decoder = loaded.eval().requires_grad_(False).to(embeddings.device).get_decoder()
     norms = _with_weight(decoder.norm, embedding_norm), _with_weight(decoder.norm, hidden_norm)
-    where = {"device": embeddings.device, "dtype": dtype}
+    where: dict[str, Any] = {"device": embeddings.device, "dtype": dtype}
     parts = MtpParts(decoder.layers[0], decoder.norm, decoder.rotary_emb, *norms, projection.to(**where))
     output = lm_head.to(**where)
     return MtpHead(parts, embeddings, output, layout.hidden_first, cache_argument(decoder.layers[0]))
@@ -215,8 +215,8 @@ def _assembled(
 
 def _with_weight(norm: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Module:
     """Return a norm of the same class with another weight."""
-    other = deepcopy(norm)
-    if other.weight.shape != weight.shape:
-        raise ValueError(f"a norm has {weight.shape[0]} weights, needed: {other.weight.shape[0]}")
-    other.weight.data = weight.to(other.weight)
+    other, needed = deepcopy(norm), norm.get_parameter("weight")
+    if needed.shape != weight.shape:
+        raise ValueError(f"a norm has {len(weight)} weights, needed: {len(needed)}")
+    other.get_parameter("weight").data = weight.to(needed)
     return other
