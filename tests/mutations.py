@@ -30,6 +30,7 @@ PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
 OTHER_HEADS = "tests/strategies/test_other_heads.py"
+MTP, P_EAGLE = "tests/strategies/test_mtp.py", "tests/strategies/test_p_eagle.py"
 MOST_SECONDS = 1800
 
 
@@ -378,6 +379,42 @@ MUTATIONS = (
         "specdec/heads/config.py",
         (("return (num_layers,)", "return (num_layers - 1,)"),),
         (f"{OTHER_HEADS}::test_eagles_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "MTP: the hidden state before the embedding",
+        "specdec/heads/mtp.py",
+        (("normed[::-1] if self.hidden_first else normed", "normed if self.hidden_first else normed[::-1]"),),
+        (f"{MTP}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "MTP: features without the last norm",
+        "specdec/heads/mtp.py",
+        (("self.norm(self.layer(rows, **arguments))", "self.layer(rows, **arguments)"),),
+        (f"{MTP}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "MTP: the mask off by a branch",
+        "specdec/heads/mtp_runner.py",
+        (("visible=pairs.visible)", "visible=None)"),),
+        (f"{MTP}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "P-EAGLE: one layer's keys and values for all",
+        "specdec/heads/p_eagle.py",
+        (("number * heads : (number + 1) * heads", ":heads"),),
+        (f"{P_EAGLE}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "P-EAGLE: mask pairs without their state",
+        "specdec/heads/p_eagle_runner.py",
+        (("self.head.mask_hidden.repeat(requests, count, 1)", "self.head.mask_hidden.repeat(requests, count, 1) * 0"),),
+        (f"{P_EAGLE}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "P-EAGLE: no room for mask pairs",
+        "specdec/strategies/p_eagle.py",
+        (("noise, self._depth - 1)", "noise, 0)"),),
+        (f"{P_EAGLE}::test_drafts_have_room_at_the_end_of_the_slots",),
     ),
     Mutation(
         "another model's head",

@@ -15,7 +15,7 @@ from specdec.decoding.plan import Strategy
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from tests.support.byte_tokenizer import END, trained
-from tests.support.generators import HEADS, proposer_of
+from tests.support.generators import HEADS, OF_OTHER_MODELS, proposer_of
 from tests.support.plain import decode_law, keyed_gumbel
 from tests.support.scripted import Scripted
 
@@ -23,7 +23,7 @@ from tests.support.scripted import Scripted
 BUILT_IN = [
     plugin.name
     for plugin in load_plugins().of_kind("proposers")
-    if plugin.distribution == "specdec" and plugin.name not in HEADS
+    if plugin.distribution == "specdec" and plugin.name not in (*HEADS, *OF_OTHER_MODELS)
 ]
 VOCAB = 8
 PROMPTS = [[3, 1], [5], [2, 2, 2, 6], [0, 7, 1], [4, 4]]

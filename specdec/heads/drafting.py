@@ -7,7 +7,6 @@ pass. Trees are built on the host, which has each level's candidates after its p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -136,20 +135,6 @@ def grow(
     return growth.best(num_nodes)
 
 
-class FirstPass(NamedTuple):
-    """The outcome of a draft's first pass.
-
-    Attributes:
-        found: what the runner returned.
-        cache: of all requests, with room for further passes.
-        lengths: (requests,) the pairs of each request, the pass's own included.
-    """
-
-    found: Continuations
-    cache: KeyValues
-    lengths: np.ndarray
-
-
 def first_pass(
     runner: HeadRunner,
     caches: Sequence[PairCache],
@@ -157,12 +142,15 @@ def first_pass(
     tokens: Sequence[Sequence[int]],
     noise: Noise | None,
     num_slots: int = 0,
-) -> FirstPass:
+) -> tuple[Continuations, KeyValues, np.ndarray]:
     """Append pairs to the caches in a pass that drafts after the last of them.
 
     Args:
         runner, caches, states, tokens, noise: as for ``TreeGrowth``.
         num_slots: slots that the runner needs after the pairs.
+
+    Returns:
+        What the runner found; the keys and values of all requests; and the numbers of their pairs, (requests,).
     """
     counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
     num_rows = int(counts.max())
@@ -180,7 +168,7 @@ def first_pass(
     )
     found = runner.run(pairs, cache, noise)
     _append_written(caches, cache, starts, counts)
-    return FirstPass(found, cache, starts + counts)
+    return found, cache, starts + counts
 
 
 def _reserved(caches: Sequence[PairCache], num_slots: int) -> KeyValues:

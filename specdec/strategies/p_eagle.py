@@ -102,7 +102,7 @@ class PEagleEngine(Eagle3Engine):
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
         noise = self._joined_noise([drafter.request for drafter in ready])
         caches = [drafter.cache for drafter in ready]
-        found = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1).found
+        found, *_ = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1)
         levels = zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True)
         return [_candidates(Levels(*each), num_nodes) for each in levels]
 

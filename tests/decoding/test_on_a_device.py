@@ -17,7 +17,7 @@ from specdec.errors import SpecdecError
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.torch_runner import TorchRunner
 from specdec.probes.costs import measure_costs
-from tests.support.generators import HEADS, PROPOSERS, VERIFIERS, names_of, proposer_of
+from tests.support.generators import HEADS, OF_OTHER_MODELS, PROPOSERS, VERIFIERS, names_of, proposer_of
 from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
 MASKS = names_of("masks")
@@ -26,7 +26,7 @@ CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=
 RUNNERS = {"eagle3": TorchRunner, "medusa": MedusaRunner}
 REGISTERED = [*(name for name in names_of("proposers") if name != "eagle"), TREE, LAYERS]
 WITH_OPTIONS = [name for name in PROPOSERS if name not in REGISTERED]
-TRAINING_FREE = [name for name in names_of("proposers") if name not in {CHAIN, *HEADS}]
+TRAINING_FREE = [name for name in names_of("proposers") if name not in {CHAIN, *HEADS, *OF_OTHER_MODELS}]
 ALONE, BATCH = "alone", "batch"
 NUM_TOKENS = 5
 

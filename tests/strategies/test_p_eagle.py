@@ -123,6 +123,14 @@ def test_text_is_plain_decodings_in_a_ragged_batch(model: Any, folder: Path, is_
         assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 
+def test_drafts_have_room_at_the_end_of_the_slots(model: Any, folder: Path) -> None:
+    """Slots are reserved 128 at a time."""
+    prompt = [7 + index % 60 for index in range(124)]
+    with Generator(model, proposer=PEagleProposer(head=folder, depth=5)) as generator:
+        result = generator.generate(prompt, max_new_tokens=NUM_TOKENS)
+    assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, None, eos=())
+
+
 def test_a_context_keeps_all_layers_states(model: Any, folder: Path) -> None:
     proposer = PEagleProposer(head=folder, min_probability=0.0)
     with Generator(model, proposer=proposer, numerics="exact") as generator:

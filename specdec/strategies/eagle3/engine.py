@@ -167,12 +167,10 @@ class Eagle3Engine(Engine):
         num_nodes: int,
         pays: Callable[[Mapping["Eagle3Drafter", float]], bool],
     ) -> Sequence[Candidates]:
-        """Run the head's passes, of which the first pays, and return each request's candidates.
+        """Run the head's passes, and return the candidates of each request in ``depths``, its longest path.
 
         Args:
-            depths: the requests that draft, with their longest paths.
-            width, num_nodes: as for ``_draft``.
-            pays: called before each further pass, with the probabilities of the paths that it continues.
+            pays: called before each pass but the first, with the probabilities of the paths that it continues.
         """
         ready = list(depths)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids)
