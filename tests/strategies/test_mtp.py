@@ -82,6 +82,17 @@ def test_a_modules_features_are_the_references(tmp_path: Path, family: str) -> N
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_pairs_cached_in_parts_are_those_cached_at_once(checkpoints: Callable[[str], Checkpoint]) -> None:
+    head, draw = read(checkpoints("mimo")[0]), torch.Generator().manual_seed(1)
+    states, tokens = torch.randn(1, 9, 32, generator=draw), torch.randint(90, (1, 9), generator=draw)
+    whole = head.key_values(states, tokens)
+    first = head.key_values(states[:, :4], tokens[:, :4], head.no_key_values())
+    second = head.key_values(states[:, 4:], tokens[:, 4:], first)
+    for parts, every in zip(zip(first, second, strict=True), whole, strict=True):
+        torch.testing.assert_close(torch.cat(parts, 2), every, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("family", "is_merged"), [(DRAFTED[0], True), *((family, False) for family in DRAFTED)])
 def test_text_is_plain_decodings_in_a_ragged_batch(
     checkpoints: Callable[[str], Checkpoint], family: str, is_merged: bool
