@@ -412,9 +412,9 @@ MUTATIONS = (
     ),
     Mutation(
         "P-EAGLE: no room for mask pairs",
-        "specdec/strategies/p_eagle.py",
-        (("noise, self._depth - 1)", "noise, 0)"),),
-        (f"{P_EAGLE}::test_drafts_have_room_at_the_end_of_the_slots",),
+        "specdec/heads/drafting.py",
+        (("+ num_rows + num_slots))", "+ num_rows))"),),
+        (f"{P_EAGLE}::test_a_pass_of_a_ragged_batch_is_the_references",),
     ),
     Mutation(
         "another model's head",

@@ -11,6 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec import DraftTree, Generator, ModelError
+from specdec.heads.drafting import PairCache, append, first_pass
+from specdec.heads.files import TargetWeights
+from specdec.heads.folder import read_p_eagle_head
+from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
@@ -123,12 +127,26 @@ def test_text_is_plain_decodings_in_a_ragged_batch(model: Any, folder: Path, is_
         assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 
-def test_drafts_have_room_at_the_end_of_the_slots(model: Any, folder: Path) -> None:
-    """Slots are reserved 128 at a time."""
-    prompt = [7 + index % 60 for index in range(124)]
-    with Generator(model, proposer=PEagleProposer(head=folder, depth=5)) as generator:
-        result = generator.generate(prompt, max_new_tokens=NUM_TOKENS)
-    assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, None, eos=())
+@torch.no_grad()
+def test_a_pass_of_a_ragged_batch_is_the_references(model: Any, folder: Path) -> None:
+    """Of several pairs each, after cached ones; the first request's mask pairs lie beyond the 128th slot."""
+    embeddings, depth, draw = model.get_input_embeddings().weight, 4, torch.Generator().manual_seed(4)
+    head = read_p_eagle_head(folder, TargetWeights(embeddings, lambda: embeddings, 4), torch.float32)
+    tensors, settings = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    texts = [torch.randint(VOCAB, (count,), generator=draw) for count in (126, 3, 9)]
+    states = [torch.randn(len(text), 3 * WIDTH, generator=draw) for text in texts]
+    num_cached, caches = (125, 0, 7), [PairCache(head) for _ in texts]
+    for cache, text, own, stop in zip(caches, texts, states, num_cached, strict=True):
+        append(head, cache, own[: stop // 2], text[: stop // 2])
+        append(head, cache, own[stop // 2 : stop], text[stop // 2 : stop])
+    new = [(own[stop:], text[stop:].tolist()) for own, text, stop in zip(states, texts, num_cached, strict=True)]
+    found, _, lengths = first_pass(PEagleRunner(head, 5, depth), caches, *zip(*new, strict=True), None, depth - 1)
+    assert lengths.tolist() == [len(cache) for cache in caches] == [len(text) for text in texts]
+    for row, (text, own) in enumerate(zip(texts, states, strict=True)):
+        log_probs = p_eagle_log_probs(tensors, settings, embeddings, own, text.tolist(), depth)
+        values, ids = log_probs.topk(5)
+        assert found.tokens[row].tolist() == KEPT[ids].tolist()
+        torch.testing.assert_close(torch.from_numpy(found.log_probs[row]), values, rtol=1e-4, atol=1e-4)
 
 
 def test_a_context_keeps_all_layers_states(model: Any, folder: Path) -> None:
