@@ -24,7 +24,7 @@ MASKS = names_of("masks")
 CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=1"
 # Heads by strategy, each with the class that runs them; eagle drafts as eagle3 does.
 RUNNERS = {"eagle3": TorchRunner, "medusa": MedusaRunner}
-REGISTERED = [*(name for name in names_of("proposers") if name != "eagle"), TREE, LAYERS]
+REGISTERED = [*(name for name in names_of("proposers") if name not in {"eagle", *OF_OTHER_MODELS}), TREE, LAYERS]
 WITH_OPTIONS = [name for name in PROPOSERS if name not in REGISTERED]
 TRAINING_FREE = [name for name in names_of("proposers") if name not in {CHAIN, *HEADS, *OF_OTHER_MODELS}]
 ALONE, BATCH = "alone", "batch"
