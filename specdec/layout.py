@@ -88,7 +88,8 @@ class Layout:
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
         trees: a tree per row.
-        trunks: by row, the number of committed tokens that its tree has before the last one; empty if there are none.
+        trunks: by row, the number of its first nodes that are committed tokens before the root, which is all of them in
+            a chunk of a prompt; empty if there are none.
     """
 
     lengths: tuple[int, ...]

@@ -133,6 +133,7 @@ class Target:
         trunks: Mapping[CacheRow, Sequence[int]] = _NO_TRUNKS,
         hidden: Sequence[int] = (),
         wanted_trunks: Collection[CacheRow] = (),
+        chunks: Collection[CacheRow] = (),
     ) -> PlannedPass:
         """Compile one pass over a tree per row.
 
@@ -141,6 +142,7 @@ class Target:
             trunks: by row, tokens before the tree's root that aren't cached yet.
             hidden: layers whose hidden states are wanted.
             wanted_trunks: rows for which the logits at the trunk's tokens are wanted as well.
+            chunks: rows whose tree is a chunk of a prompt, which is committed whole.
         """
         self.check_rows()
         numbers = [self._rows.index(row) for row in trees]
@@ -151,7 +153,8 @@ class Target:
             for row in rows
         ]
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
-        lengths = tuple(len(trunks.get(row, ())) for row in rows) if trunks else ()
+        lengths = tuple(len(trees[row] if row in chunks else trunks.get(row, ())) for row in rows)
+        lengths = lengths if any(lengths) else ()
         layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), trunks=lengths)
         return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
@@ -191,7 +194,7 @@ class Target:
         chain = DraftTree(tokens[0])
         nodes = [ROOT, *chain.add_chain(ROOT, tokens[1:], Role.SUPPORT)]
         chain.wanted = wanted
-        planned = self.compile({row: chain})
+        planned = self.compile({row: chain}, chunks=[row])
         output = self.forward(planned).rows[row]
         self.keep(planned, {row: nodes})
         return output

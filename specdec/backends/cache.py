@@ -1,6 +1,7 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.lengths: list[int] = []
         self.capacities: list[int] = []
         self.reached: list[int] = []
-        super().__init__(layers=[layer(self.placement) for _ in range(num_layers)])
+        # Not the next class of a subclass, which may be a cache that makes its own layers.
+        Cache.__init__(self, layers=[layer(self.placement) for _ in range(num_layers)])
 
     def place(self, first: int, starts: Sequence[int], width: int) -> None:
         """Set where the next forward writes: ``width`` nodes of each row, from the row's start slot on."""
@@ -143,15 +145,19 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             for layer in held:
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
-    def stretches(self, row: int, tokens: Sequence[int], num_certain: int) -> Iterator[tuple[int, Sequence[int]]]:
+    def stretches(self, row: int, tokens: Sequence[int], num_trunk: int) -> Iterator[tuple[int, Sequence[int]]]:
         """Place the passes over a row and a chain, one after another; yields each pass's start slot and tokens.
 
         Args:
             tokens: the chain; it follows the row's committed tokens.
-            num_certain: of the chain, the first ones that will be committed whatever the logits are.
+            num_trunk: of the chain, the first ones that precede the root; all of them in a chunk of a prompt.
         """
         self.place(row, [self.lengths[row]], len(tokens))
         yield self.lengths[row], tokens
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Return the context in which the model's pass over a stretch is run."""
+        return nullcontext()
 
     def rollback(self, row: int, length: int) -> None:
         """Drop a row's tokens after the first ``length``; their slots are hidden by masks, and overwritten later."""

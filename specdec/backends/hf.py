@@ -18,6 +18,7 @@ from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
 from specdec.backends.stateful_cache import StatefulCache
+from specdec.backends.wide_passes import WidePasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import refuse_fork
@@ -91,8 +92,13 @@ class HFBackend(Backend):
     def _make_cache(self, num_layers: int) -> RaggedCache:
         if not state_kinds(self._config):
             return RaggedCache(num_layers)
+        made = StatefulCache
+        if self._config.model_type == "minimax":
+            from specdec.backends.minimax_states import MiniMaxStates  # imports transformers' code of the family
+
+            made = MiniMaxStates
         num_states = getattr(self._config, "number_of_conv_states", 1)
-        return StatefulCache(self._config.layer_types[:num_layers], num_states)
+        return made(self._config.layer_types[:num_layers], num_states, WidePasses(self.model))
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -184,10 +190,10 @@ class HFBackend(Backend):
         """
         length, num_nodes, device = layout.lengths[row], layout.num_nodes[row], self.shapes.device
         tokens = layout.trees[row].tokens if layout.trees else layout.input_ids[row, :num_nodes].tolist()
-        certain = 1 + (layout.trunks[row] if layout.trunks else 0)  # the root is committed text as well
+        trunk = layout.trunks[row] if layout.trunks else 0
         wanted = [length + column for column in layout.columns if column < num_nodes]
         logits, states, num_again = list[torch.Tensor](), list[list[torch.Tensor]](), 0
-        for start, fed in self._cache.stretches(layout.first + row, tokens, certain):
+        for start, fed in self._cache.stretches(layout.first + row, tokens, trunk):
             num_again = max(num_again, length - start)
             places = [position - start for position in wanted if start <= position < start + len(fed)]
             if start == length and len(fed) == num_nodes and places:  # the layout's tensors are on the device already
@@ -197,7 +203,8 @@ class HFBackend(Backend):
                 ids = torch.tensor([fed], device=device)
                 positions = torch.arange(start, start + len(fed), device=device)[None]
                 kept = torch.tensor(places or [len(fed) - 1], device=device)
-            found, *own = self._run(ids, positions, None, kept, layout.hidden)
+            with self._cache.passing():
+                found, *own = self._run(ids, positions, None, kept, layout.hidden)
             logits.append(found[0, : len(places)])
             states.append([state[0] for state in own])
         hidden = [torch.cat(each)[-num_nodes:] for each in zip(*states, strict=True)]

@@ -1,10 +1,15 @@
 """The cache of models with recurrent or convolutional layers: states at checkpoints beside keys and values."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.states import RaggedStateLayer, Snapshot, StateLayer
+from specdec.backends.wide_passes import WidePasses
 from specdec.models.architecture import RECURRENT, STATES
 
 MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer need more passes of their own
@@ -21,12 +26,16 @@ class _Row:
         fed: the tokens of the last pass after the committed ones.
         checkpoints: the states that are kept, by ascending length; the first is that of the empty text.
         new: the states that the last pass computed, uncommitted.
+        is_reading: True until a root has been committed since the row was opened or rolled back.
+        num_prompt: the tokens up to the prompt's last one, as far as known.
     """
 
     tokens: list[int] = field(default_factory=list)
     fed: Sequence[int] = ()
     checkpoints: list[Snapshot] = field(default_factory=lambda: [Snapshot(0, 0, ())])
     new: list[Snapshot] = field(default_factory=list)
+    is_reading: bool = True
+    num_prompt: int = 0
 
     def add(self, checkpoint: Snapshot) -> None:
         """Add a checkpoint. If it is within ``_SPACING`` tokens of the last but one, it replaces the last."""
@@ -49,15 +58,21 @@ class StatefulCache(RaggedCache):
 
     A row can be rolled back to any length: it continues from the last checkpoint before.
 
+    If a model limits the time steps of prompts alone (``WidePasses``), the prompt has passes of its own, and a rollback
+    goes back to a checkpoint in a prompt, because the tokens that stay are then those of a longer prompt.
+
     Args:
         kinds: the kind of each layer, as in transformers' ``layer_types``.
         num_states: the number of states of a layer.
+        wide: what the model's passes over several tokens need.
     """
 
-    def __init__(self, kinds: Sequence[str], num_states: int = 1) -> None:
+    def __init__(self, kinds: Sequence[str], num_states: int, wide: WidePasses) -> None:
         super().__init__(0)
         self.layers = [self._layer(kind, num_states) for kind in kinds]
         self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
+        self._wide = wide
+        self._is_prompt = self._continues_scan = False  # of the pass that is being run
         self._rows: list[_Row] = []
         self._checkpoint_bytes = 0  # of one; not known before the first pass
         self._most_pending = MOST_PENDING if set(kinds) & RECURRENT else _CHUNK
@@ -67,25 +82,50 @@ class StatefulCache(RaggedCache):
             return RaggedLayer(self.placement)
         return RaggedStateLayer(self.placement, num_states) if STATES[kind] else StateLayer(num_states)
 
-    def stretches(self, row: int, tokens: Sequence[int], num_certain: int) -> Iterator[tuple[int, Sequence[int]]]:
+    def stretches(self, row: int, tokens: Sequence[int], num_trunk: int) -> Iterator[tuple[int, Sequence[int]]]:
         own, end = self._rows[row], self.lengths[row] + len(tokens)
         own.fed, own.new = tokens, []
-        begin, certain = own.checkpoints[-1].length, self.lengths[row] + num_certain
+        certain = self.lengths[row] + min(num_trunk + 1, len(tokens))  # the root is committed whatever its logits are
+        if own.is_reading:
+            own.num_prompt = certain
+            own.is_reading = num_trunk == len(tokens)
+        has_own_prompt = bool(self._wide.limited) and own.num_prompt == certain
+        # A pass over one token after others has no limit.
+        usable = [each for each in own.checkpoints if not (has_own_prompt and certain - 1 == each.length > 0)]
+        before = usable[-1]
+        begin = before.length
         fed = [*own.tokens[begin:], *tokens]
-        stops = [*range(begin + _CHUNK, certain, _CHUNK), certain] if certain - begin >= self._most_pending else []
+        is_long = certain - begin >= self._most_pending
+        stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
         for stop in dict.fromkeys([*stops, end]):
-            yield from self._stretch(row, begin, fed[: stop - begin])
+            self._is_prompt = stop <= own.num_prompt
+            yield from self._stretch(row, before, fed[: stop - begin])
+            before = own.new[-1]
             begin, fed = stop, fed[stop - begin :]
 
-    def _stretch(self, row: int, begin: int, tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    def _stretch(self, row: int, before: Snapshot, tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield one pass; the layers' states are set before it and read after it."""
-        own = self._rows[row]
+        own, begin = self._rows[row], before.length
         self.place(row, [begin], len(tokens))
-        before = (own.new or own.checkpoints)[-1]
         for number, layer in enumerate(self._state_layers):
             layer.enter(before.layers[number] if before.layers else ())
+        self._continues_scan = bool(begin) and len(tokens) > 1
         yield begin, tokens
         own.new.append(Snapshot(begin + len(tokens), begin, tuple(layer.leave() for layer in self._state_layers)))
+
+    def passing(self) -> AbstractContextManager[None]:
+        return self._wide.prepared(self._is_prompt)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        state: torch.Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
+        if state is not None and self._continues_scan:
+            self._wide.scan_from(state)
+        return state
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, *args: Any, **others: Any) -> torch.Tensor:
+        self._wide.check()
+        states: torch.Tensor = super().update_recurrent_state(recurrent_states, *args, **others)
+        return states
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         assert list(path) == [*range(len(path))], "a model with states is given chains"
@@ -103,8 +143,9 @@ class StatefulCache(RaggedCache):
         super().rollback(row, length)
         own = self._rows[row]
         del own.tokens[length:]
-        own.checkpoints = [checkpoint for checkpoint in own.checkpoints if checkpoint.length <= length]
-        own.fed, own.new = (), []
+        most = min(length, own.num_prompt) if self._wide.limited else length
+        own.checkpoints = [checkpoint for checkpoint in own.checkpoints if checkpoint.length <= most]
+        own.fed, own.new, own.is_reading = (), [], True
 
     def open(self, capacity: int) -> None:
         super().open(capacity)

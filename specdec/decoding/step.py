@@ -156,7 +156,8 @@ def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> PlannedPass:
             if turn.read is not None:
                 trunks[turn.row] = turn.read.tokens
                 wanted_trunks |= {turn.row} if reads_logits_of_prompts(turn.request.plan) else set()
-    return batch.target.compile(trees, trunks, sorted(layers), wanted_trunks)
+    chunks = [turn.row for turn in turns if turn.is_chunk]
+    return batch.target.compile(trees, trunks, sorted(layers), wanted_trunks, chunks)
 
 
 @timed("forward")

@@ -1,7 +1,6 @@
 """Facts from a model's configuration: positions, kinds of attention, and known reasons against it."""
 
 import inspect
-import math
 from typing import Any, Literal
 
 import torch
@@ -34,17 +33,10 @@ _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
 # Kinds of layers with a state, and the kind of attention beside it in the same layer.
 STATES = {"conv": "", "linear_attention": "", "hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
 RECURRENT = STATES.keys() - {"conv"}
-_FROM_NOTHING = (
-    "in a pass over several tokens its selective scan starts from an empty state instead of the cached one, so a draft "
-    "can't be verified in one pass"
-)
+# Their selective scan ignores the cached state in passes over several tokens.
+STARTS_EMPTY = {"falcon_mamba", "jamba", "mamba", "zamba"}
 _UNUSABLE_STATES = {
-    "falcon_mamba": _FROM_NOTHING,
-    "jamba": _FROM_NOTHING,
-    "mamba": _FROM_NOTHING,
-    "zamba": _FROM_NOTHING,
     "recurrent_gemma": "its recurrent state is in its layers, not in the cache, so a rejected draft can't be removed",
-    "minimax": "its recurrent state needs a cache of transformers' own, from which a rejected draft can't be removed",
 }
 # transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
 CACHE_ARGUMENTS = "cache", "past_key_values"
@@ -78,7 +70,7 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: boo
     if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, in which dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name, takes_states)
-    if takes_states and state_kinds(config) and (fault := _why_no_states(model)):
+    if takes_states and (fault := _UNUSABLE_STATES.get(config.model_type, "")):
         raise ModelError(f"{name} is unsupported: {fault}; use another model")
     cache_argument(model)  # refuses a model that has none
     head = model.get_output_embeddings()
@@ -99,17 +91,6 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: boo
         widths=widths,
         num_layers=config.num_hidden_layers,
     )
-
-
-def _why_no_states(model: PreTrainedModel) -> str:
-    """Return why the states of a model can't be kept, or ""."""
-    limits = [tuple(module.time_step_limit) for module in model.modules() if hasattr(module, "time_step_limit")]
-    if any(limit != (0.0, math.inf) for limit in limits):
-        return (
-            "its code limits the time steps of its recurrence in passes over several tokens, but not in those over one "
-            "token, so drafts would change the text"
-        )
-    return _UNUSABLE_STATES.get(model.config.get_text_config().model_type, "")
 
 
 def _num_outputs(head: torch.nn.Module) -> int:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specdec.backends.base import Backend
 from specdec.backends.hf import HFBackend
+from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.errors import ModelError
 from specdec.models.architecture import name_of
 from specdec.models.attention_switch import why_fixed
@@ -104,7 +105,9 @@ def _try_out(backend: HFBackend) -> Tried:
     question = " ".join(map(str, ("self-test", *driven_by)))
 
     def tried() -> Tried:
-        return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
+        # The reference's pass would be limited as prompts are, and those over drafts aren't.
+        with without_limits(limited_modules(model)):
+            return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
 
     return recalled(model, question, Tried, tried, not backend.is_alone)
 

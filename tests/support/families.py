@@ -90,6 +90,7 @@ DELTA = {
     "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 CONVOLUTION = {"layer_types": ["conv", "full_attention"]}
+LIMIT = 0.5  # of time steps: large, so that a pass that is wrongly limited shows
 TWO_LAYERS = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": None}
 
 # name -> (configuration class, its arguments): layers with states of the whole text, decoded with chains
@@ -111,27 +112,32 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "Mamba2Config",
         {**TWO_LAYERS, "state_size": 16, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
     ),
-}
-
-# name -> (configuration class, its arguments, what the refusal says)
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "mamba": ("MambaConfig", TWO_LAYERS, "its selective scan starts from an empty state"),
-    "falcon_mamba": ("FalconMambaConfig", TWO_LAYERS, "its selective scan starts from an empty state"),
+    "mamba": ("MambaConfig", {**TWO_LAYERS, "state_size": 8}),
+    "falcon_mamba": ("FalconMambaConfig", {**TWO_LAYERS, "state_size": 8}),
     "jamba": (
         "JambaConfig",
-        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
-        "its selective scan starts from an empty state",
+        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
     ),
-    "minimax": (
-        "MiniMaxConfig",
-        {**SMALL, "head_dim": 8, "layer_types": DELTA["layer_types"]},
-        "needs a cache of transformers' own",
+    "zamba": (
+        "ZambaConfig",
+        {**SMALL, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_d_state": 8,
+         "n_mamba_heads": 2},
+    ),
+    "zamba2": (
+        "Zamba2Config",
+        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
+         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
     ),
     "nemotron_h": (
         "NemotronHConfig",
-        {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
-        "its code limits the time steps of its recurrence in passes over several tokens, but not in those over one",
+        {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+         "time_step_min": LIMIT},
     ),
+    "minimax": ("MiniMaxConfig", {**SMALL, "head_dim": 8, "layer_types": DELTA["layer_types"]}),
+}  # fmt: skip
+
+# name -> (configuration class, its arguments, what the refusal says)
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "deepseek_v32": (
         "DeepseekV32Config",
         {**MHA, **LATENT, "index_topk": 4, "index_head_dim": 16, "index_n_heads": 2},

@@ -1,0 +1,99 @@
+"""Passes over several tokens that compute what passes over one token compute, for recurrent layers whose code differs.
+
+Two differences are known in transformers' code:
+
+- Mamba, Falcon-Mamba, Jamba and Zamba start the scan of a wide pass from ``torch.zeros``, although the cache has a state.
+- Layers with a ``time_step_limit`` (Nemotron-H, Zamba 2) apply it in wide passes only. ``generate`` therefore limits the
+  time steps of the prompt and not those of generated tokens, and so do the passes here.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from specdec.models.architecture import STARTS_EMPTY
+
+_NO_LIMIT = (0.0, math.inf)
+
+
+class WidePasses:
+    """What a model's passes over several tokens need; empty for most models.
+
+    Attributes:
+        limited: the modules whose wide passes limit their time steps.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.limited = limited_modules(model)
+        self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
+        self._start: _ScanStart | None = None
+
+    @contextmanager
+    def prepared(self, is_prompt: bool) -> Iterator[None]:
+        """Prepare the layers for the pass in the block.
+
+        Args:
+            is_prompt: the tokens are those of a prompt, whose time steps are limited.
+        """
+        with ExitStack() as stack:
+            if not is_prompt and self.limited:
+                stack.enter_context(without_limits(self.limited))
+            if self._starts_empty:
+                self._start = stack.enter_context(_ScanStart())
+            try:
+                yield
+            finally:
+                self._start = None
+
+    def scan_from(self, state: torch.Tensor) -> None:
+        """Have the next scan of a wide pass start from a layer's state, ``(1, …, channels, size)``."""
+        if self._start is not None:
+            # Zamba scans head by head.
+            self._start.states = list(state.unbind(1)) if state.ndim == 4 else [state]
+
+    def check(self) -> None:
+        """Raise RuntimeError if a layer's scan didn't start from the state that was set."""
+        if self._start is not None and self._start.states:
+            raise RuntimeError("a layer's scan doesn't start from torch.zeros, so it can't start from the cached state")
+
+
+class _ScanStart(TorchFunctionMode):
+    """Returns a state, or each of several in turn, where torch code would make zeros of its shape.
+
+    Attributes:
+        states: those that are left.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.zeros and self.states and args == tuple(self.states[0].shape):
+            return self.states.pop(0)
+        return func(*args, **(kwargs or {}))
+
+
+def limited_modules(model: PreTrainedModel) -> list[Any]:
+    """Return the modules of a model that limit their time steps in wide passes."""
+    return [module for module in model.modules() if tuple(getattr(module, "time_step_limit", _NO_LIMIT)) != _NO_LIMIT]
+
+
+@contextmanager
+def without_limits(modules: Sequence[Any]) -> Iterator[None]:
+    """Temporarily lift the limits of some modules' time steps; they are restored after an error as well."""
+    before = [module.time_step_limit for module in modules]
+    try:
+        for module in modules:
+            module.time_step_limit = _NO_LIMIT
+        yield
+    finally:
+        for module, limit in zip(modules, before, strict=True):
+            module.time_step_limit = limit
