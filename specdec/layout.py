@@ -25,6 +25,8 @@ class Shapes:
     Attributes:
         max_positions: None for no limit.
         takes_trees: False if drafts are cut to their longest chain.
+        takes_drafts: False if a pass over several tokens is right at the beginning of a text only: no draft is asked
+            for then.
         attention: the kinds of attention layers, each with its window or None.
         row_multiple: widths are padded to a multiple of this number, because some kernels round a row differently in
             products of few rows.
@@ -51,6 +53,7 @@ class Shapes:
     filled_to: tuple[int, ...] = ()
     least_width: int = 1
     packs_rows: bool = False
+    takes_drafts: bool = True
 
     def padded(self, width: int) -> int:
         """Return the padded width of a pass whose widest row has ``width`` nodes."""

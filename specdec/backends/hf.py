@@ -17,12 +17,12 @@ from specdec.backends.hidden_states import HiddenStates
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
-from specdec.backends.stateful_cache import StatefulCache
+from specdec.backends.state_caches import state_cache_of
 from specdec.backends.wide_passes import WidePasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import refuse_fork
-from specdec.models.architecture import cache_argument, name_of, shapes_of, state_kinds
+from specdec.models.architecture import READS_BEGINNINGS_ONLY, cache_argument, name_of, shapes_of, state_kinds
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
@@ -30,6 +30,7 @@ from specdec.models.notes import lock_of
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
+WHOLE = 1 << 30  # a chunk that no prompt fills
 
 # Known cases that the self-test misses: windows by slot longer than its text, and slot biases hidden by rounding in
 # deep models.
@@ -70,6 +71,7 @@ class HFBackend(Backend):
         self._config = config
         self._parameters = inspect.signature(model.forward).parameters
         self.shapes = replace(shapes_of(model, self.widths, self.keeps_states), chunk=PREFILL_CHUNK)
+        self._wide = WidePasses(model)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
         self._first = 0  # row of the last pass
@@ -82,6 +84,8 @@ class HFBackend(Backend):
         if kinds := state_kinds(config):
             self.reason = f"its {' and '.join(kinds)} layers keep a state of one text"
             self.holds_prefixes = False
+            if why := READS_BEGINNINGS_ONLY.get(config.model_type):
+                self.drop_drafts(why)
         grouped.register()
         compiler.register()
 
@@ -92,13 +96,13 @@ class HFBackend(Backend):
     def _make_cache(self, num_layers: int) -> RaggedCache:
         if not state_kinds(self._config):
             return RaggedCache(num_layers)
-        made = StatefulCache
-        if self._config.model_type == "minimax":
-            from specdec.backends.minimax_states import MiniMaxStates  # imports transformers' code of the family
+        return state_cache_of(self.model, num_layers, self._wide)
 
-            made = MiniMaxStates
-        num_states = getattr(self._config, "number_of_conv_states", 1)
-        return made(self._config.layer_types[:num_layers], num_states, WidePasses(self.model))
+    def drop_drafts(self, why: str) -> None:
+        """From now on read one token per pass, except for the beginning of a text; for models with states."""
+        self.reason += f", and {why}"
+        self._wide.begin_only = True
+        self.shapes = replace(self.shapes, takes_drafts=False, chunk=WHOLE)
 
     @classmethod
     def accepts(cls, model: object) -> bool:

@@ -1,6 +1,6 @@
 """The cache of models with recurrent or convolutional layers: states at checkpoints beside keys and values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,8 @@ from specdec.models.architecture import RECURRENT, STATES
 
 MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer need more passes of their own
 _CHUNK = 256  # tokens of a pass that rereads a text
+_CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
+_NONE: Mapping[int, StateLayer] = {}
 _MOST_CHECKPOINTS, _SPACING = 3, 16  # for rollbacks of a few tokens
 
 
@@ -61,15 +63,20 @@ class StatefulCache(RaggedCache):
     If a model limits the time steps of prompts alone (``WidePasses``), the prompt has passes of its own, and a rollback
     goes back to a checkpoint in a prompt, because the tokens that stay are then those of a longer prompt.
 
+    If only the beginning of a text can be read in a wide pass, each later token has a pass of its own.
+
     Args:
         kinds: the kind of each layer, as in transformers' ``layer_types``.
         num_states: the number of states of a layer.
         wide: what the model's passes over several tokens need.
+        own: layers to use instead of ordinary ones, by number.
     """
 
-    def __init__(self, kinds: Sequence[str], num_states: int, wide: WidePasses) -> None:
+    def __init__(
+        self, kinds: Sequence[str], num_states: int, wide: WidePasses, own: Mapping[int, StateLayer] = _NONE
+    ) -> None:
         super().__init__(0)
-        self.layers = [self._layer(kind, num_states) for kind in kinds]
+        self.layers = [own.get(number) or self._layer(kind, num_states) for number, kind in enumerate(kinds)]
         self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._wide = wide
         self._is_prompt = self._continues_scan = False  # of the pass that is being run
@@ -92,16 +99,28 @@ class StatefulCache(RaggedCache):
         has_own_prompt = bool(self._wide.limited) and own.num_prompt == certain
         # A pass over one token after others has no limit.
         usable = [each for each in own.checkpoints if not (has_own_prompt and certain - 1 == each.length > 0)]
-        before = usable[-1]
+        before = self._cheapest(usable, certain)
         begin = before.length
         fed = [*own.tokens[begin:], *tokens]
-        is_long = certain - begin >= self._most_pending
-        stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
-        for stop in dict.fromkeys([*stops, end]):
+        for stop in self._stops(begin, certain, end, has_own_prompt):
             self._is_prompt = stop <= own.num_prompt
             yield from self._stretch(row, before, fed[: stop - begin])
-            before = own.new[-1]
+            before = own.new[-1].at(stop) or before  # with no more inputs than the next pass reads
             begin, fed = stop, fed[stop - begin :]
+
+    def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int) -> Snapshot:
+        """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less."""
+        last = checkpoints[-1]
+        is_far = _CHEAPER * (certain - last.length) > certain
+        return checkpoints[0] if self._wide.begin_only and is_far else last
+
+    def _stops(self, begin: int, certain: int, end: int, has_own_prompt: bool) -> Iterable[int]:
+        """Return where each pass from ``begin`` to ``end`` stops."""
+        if self._wide.begin_only:
+            return range(begin + 1 if begin else certain, end + 1)
+        is_long = certain - begin >= self._most_pending
+        stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
+        return dict.fromkeys([*stops, end])
 
     def _stretch(self, row: int, before: Snapshot, tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield one pass; the layers' states are set before it and read after it."""

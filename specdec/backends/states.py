@@ -97,8 +97,8 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
         """Set the states that the next pass starts from; none at the beginning of a text."""
         for index in range(self.number_of_states):
             state = states[index] if states else State()
-            self.conv_states[index] = state.inputs
-            # Some kernels update a recurrent state in place.
+            # Some code updates states in place: kernels the recurrent one, Kimi-Linear that of the convolution.
+            self.conv_states[index] = None if state.inputs is None else state.inputs.clone()
             self.recurrent_states[index] = None if state.recurrent is None else state.recurrent.clone()
             self.is_conv_states_initialized[index] = state.inputs is not None
             self.is_recurrent_states_initialized[index] = state.recurrent is not None

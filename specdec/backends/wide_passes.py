@@ -26,11 +26,13 @@ class WidePasses:
 
     Attributes:
         limited: the modules whose wide passes limit their time steps.
+        begin_only: True if a wide pass is right at the beginning of a text only.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.limited = limited_modules(model)
         self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
+        self.begin_only = False
         self._start: _ScanStart | None = None
 
     @contextmanager
@@ -43,7 +45,7 @@ class WidePasses:
         with ExitStack() as stack:
             if not is_prompt and self.limited:
                 stack.enter_context(without_limits(self.limited))
-            if self._starts_empty:
+            if self._starts_empty and not self.begin_only:
                 self._start = stack.enter_context(_ScanStart())
             try:
                 yield

@@ -125,7 +125,11 @@ def propose(batch: Batch) -> list[RequestTurn]:
 def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) -> Iterator[RequestTurn]:
     """Draft for one strategy's requests, all at once."""
     budgets = [budget(batch.target, request) for request in requests]
-    for request, limits, proposal in zip(requests, budgets, propose_all(strategy, requests, budgets), strict=True):
+    if batch.target.shapes.takes_drafts:
+        proposals = propose_all(strategy, requests, budgets)
+    else:
+        proposals = [DraftTree(request.tokens[-1]) for request in requests]
+    for request, limits, proposal in zip(requests, budgets, proposals, strict=True):
         root = DraftTree(request.tokens[-1])
         turn = RequestTurn(request, root, root)
         if request.is_prefilling and (rest := request.uncached_prefix):

@@ -14,7 +14,7 @@ from specdec.backends.base import Backend
 from specdec.backends.hf import HFBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.errors import ModelError
-from specdec.models.architecture import name_of
+from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
 from specdec.models.notes import lock_of
 from specdec.probes.causality import why_no_decoder
@@ -85,6 +85,9 @@ def _try_out_chains(backend: HFBackend) -> Tried:
         raise ModelError(f"{backend.no_chains}: {backend.reason}; use backend='hf'")
     backend.shapes = replace(backend.shapes, takes_trees=False)
     tried = _try_out(backend)
+    if tried.fault and state_kinds(backend.model.config.get_text_config()):
+        backend.drop_drafts(tried.fault)
+        tried = _try_out(backend)
     if tried.fault:
         raise ModelError(_refusal(backend.model, backend.reason, tried.fault))
     if backend.compiler.bit_exact:
@@ -101,7 +104,7 @@ def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Prod
 def _try_out(backend: HFBackend) -> Tried:
     """Return the self-test's result; run once for a model and all backends of this class."""
     model, compiler, shapes = backend.model, backend.compiler, backend.shapes
-    driven_by = type(backend).__qualname__, repr(compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
+    driven_by = type(backend).__qualname__, repr(compiler), shapes.takes_trees, shapes.takes_drafts, shapes.row_multiple, shapes.chunk
     question = " ".join(map(str, ("self-test", *driven_by)))
 
     def tried() -> Tried:

@@ -119,6 +119,8 @@ class _Walker:
     def _begun(self, length: int, size: int, stop: int, num_kept: int) -> CacheRow:
         """Open a row with the text's first tokens, the last of them with a tree in one pass; keep part of its path."""
         row = self.target.open(len(self.done.tokens))
+        if not self.target.shapes.takes_trees:  # later passes continue from a state, if the model has any
+            self.target.read(row, self.done.tokens[: length // 2])
         while chunk := self.target.chunk_after(row, self.done.tokens[: length + 1]):
             self.target.read(row, chunk)
         tree, path = self._tree(length, size, stop)

@@ -158,8 +158,10 @@ class Binding:
             return ()
         self._has_noted = True
         engine = (self._note,) if self._note else ()
+        backend = self.target.backend
+        drafts = () if backend.shapes.takes_drafts else (f"decoded without drafts: {backend.reason}",)
         weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
-        return engine + weights + ModelDefaults.of(self.model, self.target.shapes.vocab_size).notes
+        return engine + drafts + weights + ModelDefaults.of(self.model, self.target.shapes.vocab_size).notes
 
     def close(self) -> None:
         """Close the parts and release the model; an open stream keeps both until it ends."""

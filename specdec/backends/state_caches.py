@@ -1,0 +1,45 @@
+"""The cache of states that a model's family needs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec.backends.stateful_cache import StatefulCache
+from specdec.backends.states import State, StateLayer
+from specdec.backends.wide_passes import WidePasses
+from specdec.models.architecture import STATES
+
+
+def state_cache_of(model: PreTrainedModel, num_layers: int, wide: WidePasses) -> StatefulCache:
+    """Return an empty cache for a model's first layers, some of which have states."""
+    config = model.config.get_text_config()
+    kinds, num_states = config.layer_types[:num_layers], getattr(config, "number_of_conv_states", 1)
+    if config.model_type == "minimax":
+        from specdec.backends.minimax_states import MiniMaxStates  # imports transformers' code of the family
+
+        return MiniMaxStates(kinds, num_states, wide)
+    blocks = {}
+    if config.model_type == "recurrent_gemma":
+        layers = model.get_decoder().layers
+        blocks = {index: _BlockStates(layers[index].temporal_block) for index, kind in enumerate(kinds) if kind in STATES}
+    return StatefulCache(kinds, num_states, wide, blocks)
+
+
+class _BlockStates(StateLayer):
+    """The states of a recurrent block of RecurrentGemma, which holds them itself during a pass."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__(1)
+        self._block = block
+
+    def enter(self, states: Sequence[State]) -> None:
+        state = states[0] if states else State()
+        self._block.conv1d_state, self._block.rg_lru.recurrent_states = state.inputs, state.recurrent
+
+    def leave(self) -> tuple[State, ...]:
+        inputs: torch.Tensor = self._block.conv1d_state
+        state = State(inputs, inputs.shape[-1], self._block.rg_lru.recurrent_states)
+        self.enter(())
+        return (state,)
