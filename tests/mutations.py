@@ -25,6 +25,7 @@ SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
 STATES = "tests/backends/test_stateful_cache.py"
 KEPT = "test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks"
+TEXTS = "test_every_strategys_text_is_that_of_transformers"
 SCHEDULER = "tests/decoding/test_scheduler.py"
 PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
@@ -493,6 +494,30 @@ MUTATIONS = (
         (f"{STATES}::{KEPT}[lfm2]",),
     ),
     Mutation(
+        "a pass changes its checkpoint's convolution",
+        "specdec/backends/states.py",
+        (("None if state.inputs is None else state.inputs.clone()", "state.inputs"),),
+        (f"{STATES}::{KEPT}[kimi_linear]",),
+    ),
+    Mutation(
+        "a scan of a draft that starts from an empty state",
+        "specdec/backends/wide_passes.py",
+        (("return self.states.pop(0)", "self.states.pop(0)"),),
+        (f"{STATES}::{KEPT}[mamba]",),
+    ),
+    Mutation(
+        "time steps of drafts that are limited like those of a prompt",
+        "specdec/backends/wide_passes.py",
+        (("if not is_prompt and self.limited:", "if False:"),),
+        (f"{STATES}::{TEXTS}[nemotron_h]",),
+    ),
+    Mutation(
+        "time steps of a prompt without their limit",
+        "specdec/backends/wide_passes.py",
+        (("if not is_prompt and self.limited:", "if self.limited:"),),
+        (f"{STATES}::{TEXTS}[nemotron_h]",),
+    ),
+    Mutation(
         "a checkpoint after a rejected draft",
         "specdec/backends/states.py",
         (("if dropped and not is_cuttable:", "if False:"),),
@@ -501,7 +526,7 @@ MUTATIONS = (
     Mutation(
         "a prefix cut between checkpoints",
         "specdec/backends/stateful_cache.py",
-        (("if checkpoint.length <= length]", "if checkpoint.length <= length + 2]"),),
+        (("if checkpoint.length <= most]", "if checkpoint.length <= most + 2]"),),
         (f"{STATES}::{KEPT}[qwen3_next]",),
     ),
 )  # fmt: skip

@@ -28,6 +28,7 @@ from tests.support import families
 
 STRATEGIES = ["autoregressive", "prompt_lookup:num_tokens=6", "lookahead:N=3,W=3,G=3", "auto"]
 TIMED = ["autoregressive", "prompt_lookup:num_tokens=7"]
+FAMILIES = {**families.STATES, **families.MORE_STATES}
 VOCAB, CYCLE, REPEATS = 4096, 24, 3
 SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 16,
@@ -55,7 +56,7 @@ def differing(results: list[Result], expected: list[list[int]]) -> int:
 
 def compare(name: str, num_texts: int, num_tokens: int) -> int:
     """Print a table row for each strategy on one family; return the number of texts that differ."""
-    model, prompts, num_differing = families.make(*families.STATES[name]), texts(num_texts), 0
+    model, prompts, num_differing = families.make(*FAMILIES[name]), texts(num_texts), 0
     generator = Generator(model, proposer="autoregressive", max_batch_size=8)
     settings: dict[str, Any] = {"max_new_tokens": num_tokens, "eos_token_id": ()}
     sampling = {**settings, "temperature": 1.0, "seed": 3}
@@ -122,7 +123,7 @@ def time_models(num_tokens: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", choices=families.STATES, default=list(families.STATES))
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--num-texts", type=int, default=40)
     parser.add_argument("--max-new-tokens", type=int, help="default: 64, and 33 with --speed")
     parser.add_argument("--speed", action="store_true", help="time larger models instead")

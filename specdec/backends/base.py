@@ -39,6 +39,11 @@ class Held:
         """Bytes of all parts."""
         return sum(part.nbytes for part in self.parts)
 
+    @property
+    def is_resumable(self) -> bool:
+        """False if a row with this copy as its last one would have to read all of it again."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Deviation:

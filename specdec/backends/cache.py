@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from specdec.backends.placement import Placement
+from specdec.backends.base import Held
+from specdec.backends.placement import Placement, room_for, rounded
 from specdec.models.leaf_call import one_call
 
-_SLOT_ROUNDING = 64
 # A row needs room for its draft trees in addition to the announced tokens.
 SPARE_SLOTS = 256
 
@@ -63,8 +63,8 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         rows, heads, slots, _ = self.keys.shape
         if num_rows <= rows and num_slots <= slots:
             return
-        grown = slots if num_slots <= slots else _rounded(num_slots + SPARE_SLOTS)
-        shape = _rows_for(num_rows, rows), heads, grown
+        grown = slots if num_slots <= slots else rounded(num_slots + SPARE_SLOTS)
+        shape = room_for(num_rows, rows), heads, grown
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros(*shape, old.shape[3])
@@ -222,7 +222,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         if not self.lengths or not held:
             return False
         num_rows, longest = rows_for(len(self.lengths)), slots_for(max(*self.capacities, *self.reached))
-        num_slots = _rounded(longest + SPARE_SLOTS)
+        num_slots = rounded(longest + SPARE_SLOTS)
         rows, slots = held[0].keys.shape[::2]
         self.placement.num_rows, self.placement.num_slots = num_rows, longest
         if rows <= num_rows and slots <= num_slots:
@@ -231,21 +231,26 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             layer.shrink(num_rows, num_slots)
         return True
 
-    def hold(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, ...]:
+    def hold(self, row: int, start: int, stop: int) -> Held:
         """Return copies of each layer's keys and values of some committed tokens, ``(heads, tokens, width)``.
 
         They are empty for a layer that reads another layer's.
         """
-        return tuple(
-            buffer[row, :, start:stop].clone() if buffer is not None else torch.empty(0)
-            for layer in self.layers
-            for buffer in (layer.keys, layer.values)
+        return Held(
+            tuple(
+                buffer[row, :, start:stop].clone() if buffer is not None else torch.empty(0)
+                for layer in self.layers
+                for buffer in (layer.keys, layer.values)
+            )
         )
 
-    def put(self, row: int, parts: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    def put(self, row: int, held: Sequence[Held]) -> None:
         """Commit the copies that ``hold`` returned, in order, after a row's committed tokens."""
-        start = self.lengths[row]
-        end = start + sum(part[0].shape[1] for part in parts)
+        self._put(row, held, sum(each.parts[0].shape[1] for each in held))
+
+    def _put(self, row: int, held: Sequence[Held], num_tokens: int) -> None:
+        start, parts = self.lengths[row], [each.parts for each in held]
+        end = start + num_tokens
         for number, layer in enumerate(self.layers):
             if not parts[0][2 * number].numel():
                 continue
@@ -277,9 +282,9 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         place = Placement() if anew else self.placement
         rows, slots = next(iter(held), (0, 0))
         if capacities:
-            rows = _rows_for(max(place.num_rows, len(capacities)), rows)
+            rows = room_for(max(place.num_rows, len(capacities)), rows)
             longest = max(place.num_slots, *capacities)
-            slots = slots if longest <= slots else _rounded(longest + SPARE_SLOTS)
+            slots = slots if longest <= slots else rounded(longest + SPARE_SLOTS)
         slot_bytes: int = sum(layer.slot_bytes for layer in self.layers)
         return rows * slots * slot_bytes
 
@@ -288,12 +293,3 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         """Bytes held for each row."""
         held = [layer for layer in self.layers if layer.is_initialized]
         return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[0] for layer in held)
-
-
-def _rows_for(num_rows: int, held: int) -> int:
-    """Return the rows to make room for: more than needed now, because each growth copies all rows."""
-    return held if num_rows <= held else max(num_rows, held + held // 2)
-
-
-def _rounded(num_slots: int) -> int:
-    return -(-num_slots // _SLOT_ROUNDING) * _SLOT_ROUNDING

@@ -83,7 +83,6 @@ class HFBackend(Backend):
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         if kinds := state_kinds(config):
             self.reason = f"its {' and '.join(kinds)} layers keep a state of one text"
-            self.holds_prefixes = False
             if why := READS_BEGINNINGS_ONLY.get(config.model_type):
                 self.drop_drafts(why)
         grouped.register()
@@ -276,11 +275,11 @@ class HFBackend(Backend):
 
     def hold(self, row: int, start: int, stop: int) -> Held:
         with without_gradients(self._is_inference):
-            return Held(self._cache.hold(row, start, stop))
+            return self._cache.hold(row, start, stop)
 
     def put(self, row: int, held: Sequence[Held]) -> None:
         with without_gradients(self._is_inference):
-            self._cache.put(row, [each.parts for each in held])
+            self._cache.put(row, held)
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         return self._cache.bytes_for(capacities)

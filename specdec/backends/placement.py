@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+_SLOT_ROUNDING = 64
+
 
 @dataclass(slots=True)
 class Placement:
@@ -38,3 +40,13 @@ class Placement:
             lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
             self._lines[key] = lines.flatten().to(buffer.device)
         return self._lines[key]
+
+
+def room_for(num_rows: int, held: int) -> int:
+    """Return the rows to make room for: more than needed now, because each growth copies all rows."""
+    return held if num_rows <= held else max(num_rows, held + held // 2)
+
+
+def rounded(num_slots: int) -> int:
+    """Return the slots to make room for, at least ``num_slots``."""
+    return -(-num_slots // _SLOT_ROUNDING) * _SLOT_ROUNDING

@@ -23,7 +23,9 @@ def state_cache_of(model: PreTrainedModel, num_layers: int, wide: WidePasses) ->
     blocks = {}
     if config.model_type == "recurrent_gemma":
         layers = model.get_decoder().layers
-        blocks = {index: _BlockStates(layers[index].temporal_block) for index, kind in enumerate(kinds) if kind in STATES}
+        blocks = {
+            index: _BlockStates(layers[index].temporal_block) for index, kind in enumerate(kinds) if kind in STATES
+        }
     return StatefulCache(kinds, num_states, wide, blocks)
 
 

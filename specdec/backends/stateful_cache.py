@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
-from specdec.backends.states import RaggedStateLayer, Snapshot, StateLayer
+from specdec.backends.states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.wide_passes import WidePasses
 from specdec.models.architecture import RECURRENT, STATES
 
@@ -58,7 +59,8 @@ class StatefulCache(RaggedCache):
     a long rest of a prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no
     pending tokens, except right after a rollback, because the states of convolutions can be cut.
 
-    A row can be rolled back to any length: it continues from the last checkpoint before.
+    A row can be rolled back to any length, and filled with copies of another's tokens: it continues from the last
+    checkpoint before.
 
     If a model limits the time steps of prompts alone (``WidePasses``), the prompt has passes of its own, and a rollback
     goes back to a checkpoint in a prompt, because the tokens that stay are then those of a longer prompt.
@@ -165,6 +167,21 @@ class StatefulCache(RaggedCache):
         most = min(length, own.num_prompt) if self._wide.limited else length
         own.checkpoints = [checkpoint for checkpoint in own.checkpoints if checkpoint.length <= most]
         own.fed, own.new, own.is_reading = (), [], True
+
+    def hold(self, row: int, start: int, stop: int) -> Held:
+        own = self._rows[row]
+        most = min(stop, own.num_prompt) if self._wide.limited else stop
+        within = tuple(each for each in own.checkpoints if start < each.length <= most)
+        parts = super().hold(row, start, stop).parts
+        return HeldStates(parts, tuple(own.tokens[start:stop]), within)
+
+    def put(self, row: int, held: Sequence[Held]) -> None:
+        copies, own = [each for each in held if isinstance(each, HeldStates)], self._rows[row]
+        self._put(row, held, sum(len(each.tokens) for each in copies))
+        for each in copies:
+            own.tokens += each.tokens
+            for checkpoint in each.checkpoints:
+                own.add(checkpoint)
 
     def open(self, capacity: int) -> None:
         super().open(capacity)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from specdec.backends.base import Held
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.placement import Placement
 
@@ -79,6 +80,25 @@ class Snapshot:
     def num_bytes(self) -> int:
         """Bytes of all states."""
         return sum(state.num_bytes for layer in self.layers for state in layer)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStates(Held):
+    """Copied keys and values, with the tokens and the checkpoints among them.
+
+    Checkpoints are shared, not copied: no pass changes one.
+    """
+
+    tokens: tuple[int, ...] = ()
+    checkpoints: tuple[Snapshot, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.nbytes for part in self.parts) + sum(each.num_bytes for each in self.checkpoints)
+
+    @property
+    def is_resumable(self) -> bool:
+        return bool(self.checkpoints)
 
 
 class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here

@@ -2,9 +2,9 @@
 
 Two differences are known in transformers' code:
 
-- Mamba, Falcon-Mamba, Jamba and Zamba start the scan of a wide pass from ``torch.zeros``, although the cache has a state.
-- Layers with a ``time_step_limit`` (Nemotron-H, Zamba 2) apply it in wide passes only. ``generate`` therefore limits the
-  time steps of the prompt and not those of generated tokens, and so do the passes here.
+- Mamba, Falcon-Mamba, Jamba and Zamba start the scan of a wide pass from ``torch.zeros`` instead of the cached state.
+- Layers with a ``time_step_limit`` (Nemotron-H, Zamba 2) apply it in wide passes only. So ``generate`` limits the time
+  steps of the prompt and not those of generated tokens, and so do the passes here.
 """
 
 import math

@@ -77,6 +77,8 @@ class Prefixes:
         known = list(self._known(tokens[:-1]))
         if strategy.reads_prompts:
             known = list(takewhile(lambda block: strategy in block.states, known))
+        while known and not known[-1].held.is_resumable:
+            known.pop()
         if not known:
             return ()
         self._touch(known[-1])

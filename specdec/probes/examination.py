@@ -104,7 +104,14 @@ def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Prod
 def _try_out(backend: HFBackend) -> Tried:
     """Return the self-test's result; run once for a model and all backends of this class."""
     model, compiler, shapes = backend.model, backend.compiler, backend.shapes
-    driven_by = type(backend).__qualname__, repr(compiler), shapes.takes_trees, shapes.takes_drafts, shapes.row_multiple, shapes.chunk
+    driven_by = (
+        type(backend).__qualname__,
+        repr(compiler),
+        shapes.takes_trees,
+        shapes.takes_drafts,
+        shapes.row_multiple,
+        shapes.chunk,
+    )
     question = " ".join(map(str, ("self-test", *driven_by)))
 
     def tried() -> Tried:

@@ -1,15 +1,18 @@
 """Models with recurrent and convolutional layers: no rejected token stays in a state."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
+from specdec.backends import wide_passes
 from specdec.backends.hf import HFBackend
 from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
 from specdec.backends.static import StaticBackend
+from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.examination import examine
 from specdec.record import StepRecord
@@ -46,8 +49,9 @@ def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) 
     model = made(name)
     backend = loaded(model)
     assert not backend.shapes.takes_trees
-    for seed in range(2 if name in ONE_OF_EACH_KIND else 1):
-        check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE, seed=seed)
+    with without_limits(limited_modules(model)):  # of prompts, whose last token the checks don't say
+        for seed in range(2 if name in ONE_OF_EACH_KIND else 1):
+            check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE, seed=seed)
 
 
 @pytest.mark.parametrize("name", families.STATES)
@@ -72,7 +76,7 @@ def test_every_strategys_text_is_that_of_transformers(name: str) -> None:
     assert num_accepted > 0
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+@pytest.mark.parametrize("name", [*ONE_OF_EACH_KIND, "nemotron_h"])
 def test_text_with_kept_contexts_is_the_text_from_scratch(name: str) -> None:
     kept, fresh = (Generator(made(name), proposer="autoregressive") for _ in range(2))
     assert conversations(kept, fresh, families.VOCAB, 3) > 10
@@ -173,3 +177,58 @@ def test_exact_numerics_are_refused_with_the_reason() -> None:
     assert "takes chains only (its linear_attention layers keep a state of one text)" in generator.numerics.inexact
     with pytest.raises(ModelError, match="numerics='exact' is unavailable here"):
         Generator(made("qwen3_next"), numerics="exact")
+
+
+def stepwise_models() -> list[tuple[str, PreTrainedModel]]:
+    """Models whose later tokens each have a pass of their own: by their code, and because no scan can be seeded."""
+    config_class, arguments = families.STATES["mamba"]
+    return [
+        ("recurrent_gemma", families.make(*families.RECURRENT_GEMMA)),
+        ("mamba", families.make(config_class, {**arguments, "state_size": 4})),
+    ]
+
+
+def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_passes, "STARTS_EMPTY", frozenset())
+    for name, model in stepwise_models():
+        generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
+        fed, prompts = counted(model), texts(3)
+        results = generator.generate(prompts, max_new_tokens=12, eos_token_id=())
+        assert max(fed) == max(map(len, prompts)), name  # a prompt is read in one pass
+        assert fed.count(1) == 3 * 11
+        for prompt, result in zip(prompts, results, strict=True):
+            assert list(result.token_ids) == decode_model(model, prompt, 12, None, eos=())
+        assert any("decoded without drafts: its linear_attention layers keep a state" in n for n in results[0].notes)
+        kept, fresh = (Generator(model, proposer="prompt_lookup") for _ in range(2))
+        assert conversations(kept, fresh, families.VOCAB, 1) > 0
+
+
+def test_a_scan_that_does_not_start_from_zeros_is_noticed() -> None:
+    wide = wide_passes.WidePasses(made("mamba"))
+    with wide.prepared(is_prompt=False):
+        wide.scan_from(torch.ones(1, 64, 8))
+        with pytest.raises(RuntimeError, match="can't start from the cached state"):
+            wide.check()
+        assert torch.zeros(1, 64, 8).sum() == 512
+        wide.check()
+        assert torch.zeros(1, 64, 8).sum() == 0
+
+
+def test_limits_of_time_steps_are_restored() -> None:
+    model = made("nemotron_h")
+    limited = limited_modules(model)
+    before = [module.time_step_limit for module in limited]
+    assert before == [(families.LIMIT, float("inf"))]
+    Generator(model, proposer="prompt_lookup").generate([3, 4, 5] * 3, max_new_tokens=8, eos_token_id=())
+    assert [module.time_step_limit for module in limited] == before
+
+
+@pytest.mark.parametrize(("name", "expected"), [("mamba2", [11]), ("nemotron_h", [9, 2])])
+def test_a_prompt_has_a_pass_of_its_own_where_time_steps_are_limited_in_it(name: str, expected: list[int]) -> None:
+    model = made(name)
+    target, tree = Target(HFBackend.load(model, compiler), compiler), DraftTree(9)
+    target.backend.shapes = replace(target.shapes, takes_trees=False)
+    tree.add_chain(ROOT, [3, 4])
+    row, fed = target.open(capacity=64), counted(model)
+    target.forward(target.compile({row: tree}, {row: range(2, 10)}))
+    assert fed == expected

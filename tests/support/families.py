@@ -89,8 +89,14 @@ DELTA = {
     "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4, "linear_num_key_heads": 4,
     "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
+KIMI = {
+    "q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "num_local_experts": 4, "moe_intermediate_size": 32,
+    "n_shared_experts": 1, "mlp_layer_types": ["dense", "sparse"],
+}  # fmt: skip
 CONVOLUTION = {"layer_types": ["conv", "full_attention"]}
 LIMIT = 0.5  # of time steps: large, so that a pass that is wrongly limited shows
+LONG_STEPS = {"time_step_min": 0.5, "time_step_max": 2.0}  # so that states matter to the logits
 TWO_LAYERS = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": None}
 
 # name -> (configuration class, its arguments): layers with states of the whole text, decoded with chains
@@ -112,21 +118,11 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "Mamba2Config",
         {**TWO_LAYERS, "state_size": 16, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
     ),
-    "mamba": ("MambaConfig", {**TWO_LAYERS, "state_size": 8}),
-    "falcon_mamba": ("FalconMambaConfig", {**TWO_LAYERS, "state_size": 8}),
-    "jamba": (
-        "JambaConfig",
-        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
-    ),
+    "mamba": ("MambaConfig", {**TWO_LAYERS, **LONG_STEPS, "state_size": 8}),
     "zamba": (
         "ZambaConfig",
         {**SMALL, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_d_state": 8,
          "n_mamba_heads": 2},
-    ),
-    "zamba2": (
-        "Zamba2Config",
-        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
-         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
     ),
     "nemotron_h": (
         "NemotronHConfig",
@@ -134,7 +130,34 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
          "time_step_min": LIMIT},
     ),
     "minimax": ("MiniMaxConfig", {**SMALL, "head_dim": 8, "layer_types": DELTA["layer_types"]}),
+    "kimi_linear": (
+        "KimiLinearConfig",
+        {**MHA, **KIMI, "layer_types": DELTA["layer_types"], "linear_head_dim": 8, "linear_num_heads": 4},
+    ),
 }  # fmt: skip
+
+# More of them, with layers as above: compared by ``python -m benchmarks hybrids`` alone.
+MORE_STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon_mamba": ("FalconMambaConfig", {**TWO_LAYERS, **LONG_STEPS, "state_size": 8}),
+    "jamba": (
+        "JambaConfig",
+        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
+    ),
+    "zamba2": (
+        "Zamba2Config",
+        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
+         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
+    ),
+    "bailing_hybrid": ("BailingHybridConfig", {**MHA, **KIMI, "head_dim": 8, "layer_types": DELTA["layer_types"]}),
+    "lara_mini": ("LaraMiniConfig", {**SMALL, "layer_types": DELTA["layer_types"]}),
+    "inkling": ("InklingTextConfig", {**MHA, "num_hidden_layers": 2}),
+    "zaya": ("ZayaConfig", SMALL),
+}  # fmt: skip
+
+RECURRENT_GEMMA: tuple[str, dict[str, Any]] = (
+    "RecurrentGemmaConfig",
+    {**SMALL, "num_hidden_layers": 3, "attention_window_size": WINDOW, "lru_width": 32},
+)
 
 # name -> (configuration class, its arguments, what the refusal says)
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
