@@ -71,6 +71,7 @@ class Backend(ABC):
         version: of the engine, if it isn't torch: probes' findings are cached by version.
         options: the options of this backend.
         lossy: why options make it compute another model than the given one, or "".
+        reason: why the model supports chains only, or no drafts, or "".
         inexact: why the bits of logits depend on the rest of the pass, or "".
         deviation: the deviation of passes from plain steps, if loading has measured it.
         costs: the costs of passes, if they are known without measuring.
@@ -89,6 +90,7 @@ class Backend(ABC):
     holds_prefixes: bool = False
     options: BackendOptions = NO_OPTIONS
     lossy: str = ""
+    reason: str = ""
     shapes: Shapes
     inexact: str = ""
     deviation: Deviation | None = None

@@ -48,7 +48,7 @@ class HFBackend(Backend):
     Attributes:
         model: the model whose layers run.
         compiler: the compiler of the layouts.
-        reason: why the model supports chains only, or "".
+        reason: why the model supports chains only, or no drafts, or "".
         no_chains: why this backend refuses models that support chains only, or "" if it doesn't.
         keeps_states: True if this backend keeps recurrent and convolutional states; otherwise it refuses such models.
         no_exact: why this backend has no exact numerics, or "" if the examination decides.

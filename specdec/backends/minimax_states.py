@@ -14,7 +14,8 @@ class MiniMaxStates(StatefulCache, MiniMaxCache):  # type: ignore[misc]  # trans
         """Return a layer's state, ``(1, heads, size, size)``; None at the beginning of a text."""
         layer = self.layers[layer_idx]
         assert isinstance(layer, StateLayer), "attention layers have no state"
-        return layer.recurrent_states[0]
+        state: torch.Tensor | None = layer.recurrent_states[0]
+        return state
 
     def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
         """Replace a layer's state by the one after the pass."""
