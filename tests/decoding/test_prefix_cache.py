@@ -70,7 +70,7 @@ def test_an_answer_is_kept_for_the_next_turn() -> None:
     assert copied == (len(prompt) + len(answer) - 1) // _BLOCK * _BLOCK
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "nemotron_h"])
+@pytest.mark.parametrize("name", ["qwen3_next", "nemotron_h"])
 def test_the_next_turn_continues_from_a_kept_state(name: str) -> None:
     model, prompt = families.make(*families.STATES[name]), random_text(random.Random(2), families.VOCAB, 80)
     fed = list[int]()
@@ -82,7 +82,7 @@ def test_the_next_turn_continues_from_a_kept_state(name: str) -> None:
         following = [*prompt, *answer, 5, 7, 3]
         del fed[:]
         ((tokens, copied),) = decode(batch, [following], **settings)
-        num_read = fed[0]
+        num_read = max(fed)
         # Another text from the middle of the first: its blocks have no state before its end.
         ((_, none),) = decode(batch, [prompt[:40]], **settings)
     assert tokens == list(fresh.generate(following, **settings).token_ids)
