@@ -119,11 +119,6 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         {**TWO_LAYERS, "state_size": 16, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
     ),
     "mamba": ("MambaConfig", {**TWO_LAYERS, **LONG_STEPS, "state_size": 8}),
-    "zamba": (
-        "ZambaConfig",
-        {**SMALL, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_d_state": 8,
-         "n_mamba_heads": 2},
-    ),
     "nemotron_h": (
         "NemotronHConfig",
         {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
@@ -138,6 +133,11 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # More of them, with layers as above: compared by ``python -m benchmarks hybrids`` alone.
 MORE_STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "zamba": (
+        "ZambaConfig",
+        {**SMALL, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_d_state": 8,
+         "n_mamba_heads": 2},
+    ),
     "falcon_mamba": ("FalconMambaConfig", {**TWO_LAYERS, **LONG_STEPS, "state_size": 8}),
     "jamba": (
         "JambaConfig",
