@@ -11,7 +11,7 @@ from pydantic import Field
 from specdec.strategies.base import Answers, Engine, Host, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
-from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
+from specdec.strategies.sources.trie import BREAK, NUM_RANKED, TOP, Match, SuffixTrie
 from specdec.tree import Budget
 
 _MAX_CANDIDATES = 3  # candidates
@@ -100,15 +100,25 @@ class _SuffixSource(Source):
             only = trie.next_at(match)
             if only != BREAK and only not in candidates:
                 candidates[only] = self._acceptance_rates[where, min(match.length, _LONGEST)]
-            for shorter, node in enumerate(match.nodes[:-1]):
-                length = min(len(match.nodes) - 1 - shorter, _LONGEST)
-                for rank, (token, count) in enumerate(trie.ranked[node]):
-                    if token not in candidates:
-                        share = _SHARES * count // trie.counts[node]
-                        candidates[token] = self._acceptance_rates[where, length, min(rank, _SHARES), share]
-                if len(candidates) >= _MAX_CANDIDATES:
-                    break
+            self._add(candidates, where, trie, match.node)
         return list(candidates.items())
+
+    def _add(self, candidates: dict[int, AcceptanceRate], where: int, trie: SuffixTrie, node: int) -> None:
+        """Add the followers of an n-gram and of its suffixes, up to the suffix that makes it enough."""
+        ranked, shorter = trie.ranked, trie.shorter
+        while node != TOP:
+            first = node * NUM_RANKED
+            for place in range(first, first + NUM_RANKED):
+                token = ranked[place]
+                if token == BREAK:
+                    break
+                if token not in candidates:
+                    share = _SHARES * trie.ranked_counts[place] // trie.counts[node]
+                    bucket = where, min(trie.lengths[node], _LONGEST), min(place - first, _SHARES), share
+                    candidates[token] = self._acceptance_rates[bucket]
+            if len(candidates) >= _MAX_CANDIDATES:
+                break
+            node = shorter[node]
 
     def stop(self) -> None:
         self._engine.remember(self.request.tokens[self.request.prompt_length :])
