@@ -6,7 +6,7 @@ Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; 
 2024, arXiv 2406.16858, section 4).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class CandidateSource(Protocol):
     def follow(self, state: Any, token: int) -> Any:
         """Return the state one token further."""
 
-    def candidates(self, state: Any) -> Sequence[tuple[int, AcceptanceRate]]:
+    def candidates(self, state: Any) -> Iterable[tuple[int, AcceptanceRate]]:
         """Return the tokens that may come next, each with its acceptance rate."""
 
 
@@ -73,7 +73,10 @@ class Growth:
         self._rates: list[AcceptanceRate] = []  # of each node but the root
         self._heap: list[tuple[float, int, int, int, AcceptanceRate]] = []  # minus probability, order, parent, token
         self._num_found, self._on_failure = 0, on_failure
-        self._open(ROOT)
+        if self._depth > 0:
+            self._open(ROOT)
+        else:
+            self._close()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -94,13 +97,16 @@ class Growth:
         negative, _, parent, token, rate = heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
-        node = len(self.tokens)
+        depth = self.depths[parent] + 1
         self.tokens.append(token)
         self.parents.append(parent)
-        self.depths.append(self.depths[parent] + 1)
+        self.depths.append(depth)
         self.probabilities.append(-negative)
         self._rates.append(rate)
-        self._open(node)
+        if depth < self._depth and token not in self._stops:
+            self._open(len(self.tokens) - 1)
+        else:
+            self._close()
 
     def take_all(self) -> None:
         """Take candidates until there are none, or the budget's nodes are taken."""
@@ -111,26 +117,10 @@ class Growth:
         """Find the candidates after a node that was just taken."""
         if self._constraint is not None:
             self._constraint_states.append(self._constraint_state(node))
-        token = self.tokens[node]
-        if self.depths[node] >= self._depth or (node and token in self._stops):
-            self._states.append(())
-            self.candidates.append({})
-            return
-        states, candidates = self._ask(node, token)
+        states, candidates = list[Any](), dict[int, AcceptanceRate]()
         self._states.append(states)
         self.candidates.append(candidates)
-        path_probability, least, order = self.probabilities[node], self._least, self._num_found
-        for each, rate in candidates.items():
-            probability = path_probability * rate.value
-            if probability > least:
-                order += 1
-                heappush(self._heap, (-probability, order, node, each, rate))
-        self._num_found = order
-
-    def _ask(self, node: int, token: int) -> tuple[list[Any], dict[int, AcceptanceRate]]:
-        """Return the state of each source after a node, and the candidates of all of them."""
-        states, candidates = list[Any](), dict[int, AcceptanceRate]()
-        above = self._states[self.parents[node]] if node else None
+        token, above = self.tokens[node], self._states[self.parents[node]] if node else None
         for index, source in enumerate(self._sources):
             state = None
             if source is not None and (above is None or above[index] is not None):
@@ -144,17 +134,32 @@ class Growth:
                     self._sources[index] = None
                     self._on_failure(index, error)
             states.append(state)
-        return states, candidates
+        path_probability, least, heap = self.probabilities[node], self._least, self._heap
+        order = self._num_found
+        for each, rate in candidates.items():
+            probability = path_probability * rate.value
+            if probability > least:
+                order += 1
+                heappush(heap, (-probability, order, node, each, rate))
+        self._num_found = order
 
-    def _add(self, candidates: dict[int, AcceptanceRate], proposed: Sequence[tuple[int, AcceptanceRate]]) -> None:
+    def _close(self) -> None:
+        """Add the empty entries of a node that was just taken, and that nothing may follow."""
+        self._states.append(())
+        self.candidates.append({})
+        if self._constraint is not None:
+            self._constraint_states.append(None)
+
+    def _add(self, candidates: dict[int, AcceptanceRate], proposed: Iterable[tuple[int, AcceptanceRate]]) -> None:
         """Add a source's candidates; a token that another source proposes as well is an agreement."""
         vocab_size = self._vocab_size
         for token, rate in proposed:
             if not 0 <= token < vocab_size:
                 raise PluginError(f"proposed token {token}, outside the vocabulary of {vocab_size}")
             if token in candidates:
-                rate = self._agreements[candidates[token], rate]  # noqa: PLW2901
-            candidates[token] = rate
+                candidates[token] = self._agreements[candidates[token], rate]
+            else:
+                candidates[token] = rate
 
     def _constraint_state(self, node: int) -> PathState | None:
         """The constraint's state after a node that was just taken; None if nothing may follow."""

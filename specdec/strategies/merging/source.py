@@ -11,7 +11,7 @@ Laws:
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -57,7 +57,7 @@ class Source(Drafter):
         """Return the state one token further."""
 
     @abstractmethod
-    def candidates(self, state: State) -> Sequence[Candidate]:
+    def candidates(self, state: State) -> Iterable[Candidate]:
         """Return the tokens that may come next, each with the acceptance rate of its bucket."""
 
     def propose(self, budget: Budget) -> DraftTree:

@@ -89,7 +89,7 @@ class SuffixTrie:
             else:
                 self._rank(node, token, count)
             node = shorter[node]
-        self._end = self._within_depth(longest)
+        self._end = longest if self.lengths[longest] <= self._depth else shorter[longest]
 
     def _add_node(self, at: int, length: int) -> int:
         """Return a new node for an n-gram of ``length`` tokens that occurs before ``at``."""
@@ -117,10 +117,6 @@ class SuffixTrie:
         if place < first + NUM_RANKED:
             ranked[place], counts[place] = token, count
 
-    def _within_depth(self, node: int) -> int:
-        """Return the node of an n-gram's longest suffix of at most ``depth`` tokens."""
-        return node if self.lengths[node] <= self._depth else self.shorter[node]
-
     @property
     def end(self) -> Match:
         """The match of the text's end with earlier text."""
@@ -142,7 +138,8 @@ class SuffixTrie:
         while True:
             known = followers.get(node << _TOKEN_BITS | token, 0)
             if known < 0:
-                return Match(length, at, self._within_depth(-1 - known))
+                found = -1 - known
+                return Match(length, at, found if self.lengths[found] <= self._depth else self.shorter[found])
             if known and not length:
                 length, at = self.lengths[node] + 1, known
             if node == TOP:
