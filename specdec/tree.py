@@ -151,10 +151,23 @@ class DraftTree:
 
     def add_chain(self, parent: int, tokens: Iterable[int], role: Role = Role.CANDIDATE) -> list[int]:
         """Add a chain of tokens below ``parent``; return its nodes, the shallowest first."""
+        if len(self) == 1 and parent == ROOT and role is Role.CANDIDATE:
+            return self._add_first_chain([*map(index, tokens)])
         nodes = []
         for token in tokens:
             parent = self.add(parent, token, role)
             nodes.append(parent)
+        return nodes
+
+    def _add_first_chain(self, tokens: Sequence[int]) -> list[int]:
+        """Add a chain of chosen candidates to a root alone: most drafts are one, so this is a few list operations."""
+        nodes, above = [*range(1, len(tokens) + 1)], range(len(tokens))
+        self.tokens += tokens
+        self.parents += above
+        self.depths += nodes
+        self.roles += [Role.CANDIDATE] * len(tokens)
+        self._index = dict(zip(zip(above, tokens, strict=True), nodes, strict=True))
+        self.draws = {parent: [_draw_of(parent + 1)] for parent in above}
         return nodes
 
     @property

@@ -130,6 +130,7 @@ def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts(
     drafting = Drafting("prompt_lookup", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=count().__next__)
     records: list[StepRecord] = []
     drafting._engine.learn = lambda record, _: records.append(record)  # type: ignore[method-assign]
+    drafting._learns = True  # what this engine now does
     text = Text([1, 2, 3, 1, 2], 5)
     for token in (3, 1, 2, 9, 9):
         assert not drafting.rests()
