@@ -37,7 +37,7 @@ class SuffixProposer(SourceProposer):
 
     def bind(self, host: Host) -> Engine:
         # Under other rules, remembered answers and rates would change the text of later requests.
-        return SuffixEngine(self) if host.is_keyed else super().bind(host)
+        return SuffixEngine(self, is_chain=not host.takes_trees) if host.is_keyed else super().bind(host)
 
     def start(self, request: Request) -> Source:
         return SuffixEngine(self).start(request)
@@ -46,8 +46,8 @@ class SuffixProposer(SourceProposer):
 class SuffixEngine(Engine):
     """The acceptance rates of all requests, and the most recent answers."""
 
-    def __init__(self, config: SuffixProposer) -> None:
-        self.config = config
+    def __init__(self, config: SuffixProposer, is_chain: bool = False) -> None:
+        self.config, self.is_chain = config, is_chain
         self.depth, self._num_remembered = config.depth, config.num_remembered
         self.forget()
 
@@ -71,7 +71,7 @@ class SuffixEngine(Engine):
 
 class _SuffixSource(Source):
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
-        super().__init__(request, engine.config)
+        super().__init__(request, engine.config, engine.is_chain)
         self._engine, self._acceptance_rates = engine, engine.acceptance_rates
         self._tries = [SuffixTrie(engine.depth), *engine.past]
         self._past = [trie.start for trie in engine.past]
