@@ -7,8 +7,8 @@ prefix, its ancestors and itself. A chain is a tree with one branch.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
-from functools import partial
-from operator import index
+from functools import lru_cache, partial
+from operator import index, lt
 from typing import NamedTuple, Self
 
 import torch
@@ -37,6 +37,12 @@ class Draw(NamedTuple):
 
     child: int
     q: torch.Tensor | None = None
+
+
+@lru_cache(1024)
+def _draw_of(node: int) -> Draw:
+    """Return the draw of a chosen candidate."""
+    return Draw(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +107,18 @@ class DraftTree:
     def of_candidates(cls, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Self:
         """A tree of chosen tokens, root first, each after its parent; siblings differ."""
         tree = cls(tokens[ROOT])
+        num_nodes = len(tokens)
+        if num_nodes == 1:
+            return tree
         tree.tokens, tree.parents, tree.depths = [*map(index, tokens)], list(parents), list(depths)
-        num_nodes = len(tree.tokens)
         tree.roles = [Role.CANDIDATE] * num_nodes
         tree._index = dict(zip(zip(parents[1:], tree.tokens[1:], strict=True), range(1, num_nodes), strict=True))
+        draws = tree.draws
         for node in range(1, num_nodes):
-            tree.draws.setdefault(parents[node], []).append(Draw(node))
+            if (parent := parents[node]) in draws:
+                draws[parent].append(_draw_of(node))
+            else:
+                draws[parent] = [_draw_of(node)]
         return tree
 
     def __len__(self) -> int:
@@ -118,7 +130,7 @@ class DraftTree:
     def add(self, parent: int, token: int, role: Role = Role.CANDIDATE, q: torch.Tensor | None = None) -> int:
         """The node for ``token`` below an existing ``parent``, new or merged; the draw of a candidate is recorded."""
         node = self._place(parent, token, role)
-        if role & Role.CANDIDATE:
+        if role is Role.CANDIDATE or role & Role.CANDIDATE:  # enum's own operators take a microsecond each
             self.draws.setdefault(parent, []).append(Draw(node, q))
         return node
 
@@ -139,10 +151,23 @@ class DraftTree:
 
     def add_chain(self, parent: int, tokens: Iterable[int], role: Role = Role.CANDIDATE) -> list[int]:
         """Add a chain of tokens below ``parent``; return its nodes, the shallowest first."""
+        if len(self) == 1 and parent == ROOT and role is Role.CANDIDATE:
+            return self._add_first_chain([*map(index, tokens)])
         nodes = []
         for token in tokens:
             parent = self.add(parent, token, role)
             nodes.append(parent)
+        return nodes
+
+    def _add_first_chain(self, tokens: Sequence[int]) -> list[int]:
+        """Add a chain of chosen candidates to a root alone: most drafts are one, so this is a few list operations."""
+        nodes, above = [*range(1, len(tokens) + 1)], range(len(tokens))
+        self.tokens += tokens
+        self.parents += above
+        self.depths += nodes
+        self.roles += [Role.CANDIDATE] * len(tokens)
+        self._index = dict(zip(zip(above, tokens, strict=True), nodes, strict=True))
+        self.draws = {parent: [_draw_of(parent + 1)] for parent in above}
         return nodes
 
     @property
@@ -251,16 +276,38 @@ class DraftTree:
             raise refuse("its lists of tokens, parents, depths and roles differ in length, so add() didn't make them")
         if len(self) - 1 > budget.num_nodes:
             raise refuse(f"{plural(len(self) - 1, 'node')} below the root, but the budget is {budget.num_nodes}")
+        if not self._is_legal(vocab_size, budget.depth):
+            raise refuse(self._fault(vocab_size, budget.depth))
+
+    def _is_legal(self, vocab_size: int, max_depth: int) -> bool:
+        """Return True if each node has a legal token, depth and parent; quickly, since all trees are checked."""
+        parents, depths, num_nodes = self.parents, self.depths, len(self.tokens)
+        if num_nodes == 1:
+            return True
+        above = parents[1:]
+        return (
+            min(self.tokens) >= 0
+            and max(self.tokens) < vocab_size
+            and max(depths) <= max_depth
+            and min(above) >= 0
+            and all(map(lt, above, range(1, num_nodes)))
+            and depths[1:] == [depths[parent] + 1 for parent in above]
+            and [*map(self._index.get, zip(above, self.tokens[1:], strict=True))] == [*range(1, num_nodes)]
+        )
+
+    def _fault(self, vocab_size: int, max_depth: int) -> str:
+        """Return what is wrong with the first illegal node."""
         depths, known = self.depths, self._index
         for node in range(1, len(depths)):
             token, parent, depth = self.tokens[node], self.parents[node], depths[node]
             if not 0 <= token < vocab_size:
-                raise refuse(f"node {node} has token {token}, outside the vocabulary of {vocab_size}")
+                return f"node {node} has token {token}, outside the vocabulary of {vocab_size}"
             is_placed = 0 <= parent < node and depth == depths[parent] + 1
             if not is_placed or known.get((parent, token)) != node:
-                raise refuse(f"node {node} below {parent} was not made by add(), which keeps parents before children")
-            if depth > budget.depth:
-                raise refuse(f"node {node} is {depth} deep, but the budget allows {budget.depth}")
+                return f"node {node} below {parent} was not made by add(), which keeps parents before children"
+            if depth > max_depth:
+                return f"node {node} is {depth} deep, but the budget allows {max_depth}"
+        return ""
 
     def check_draws(self, vocab_size: int, author: str) -> None:
         """Raise PluginError, naming ``author`` and the node, if a draw can't have come from its q."""

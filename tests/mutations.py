@@ -80,9 +80,10 @@ MUTATIONS = (
         "specdec/tree.py",
         (
             (
-                "        node = self._place(parent, token, role)\n        if role & Role.CANDIDATE:",
+                "        node = self._place(parent, token, role)\n"
+                "        if role is Role.CANDIDATE or role & Role.CANDIDATE:",
                 "        known = len(self)\n        node = self._place(parent, token, role)\n"
-                "        if role & Role.CANDIDATE and len(self) > known:",
+                "        if (role is Role.CANDIDATE or role & Role.CANDIDATE) and len(self) > known:",
             ),
         ),
         (LAWS,),

@@ -39,10 +39,23 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "vllm": {},
     "vllm ngram": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3},
     "vllm suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
+    "vllm empty drafts": {"method": "custom_class", "model": "check.EmptyDrafts"},
     "specdec prompt_lookup": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
     "specdec suffix": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
     "specdec auto": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
 }
+
+
+class EmptyDrafts:
+    """A custom proposer class that drafts nothing: what any such class costs vLLM."""
+
+    def __init__(self, vllm_config: Any) -> None: ...
+
+    def load_model(self, *_: Any, **__: Any) -> None: ...
+
+    def propose(self, sampled_token_ids: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[list[int]]:
+        """Return an empty draft for each row."""
+        return [[] for _ in sampled_token_ids]
 
 
 def engine_for(model: str, contender: str) -> Any:

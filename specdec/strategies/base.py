@@ -19,7 +19,7 @@ Laws, checked on every step by the core, which names the proposer in the error:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -109,6 +109,9 @@ class Answers(Mapping[int, Any]):
 
     def __len__(self) -> int:
         return len(self._answers())
+
+    def items(self) -> ItemsView[int, Any]:
+        return self._answers().items()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'not read yet' if self._found is None else dict(self._found)})"

@@ -13,7 +13,7 @@ from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Host
+from specdec.strategies.base import Engine, Host
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.sources.grammar import GrammarProposer
@@ -75,6 +75,7 @@ class Drafting:
         )
         merged = proposer if isinstance(proposer, MergedProposer) else None
         self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
+        self._learns = type(self._engine).learn is not Engine.learn
         self._called = 0.0  # when the call under way began
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
@@ -115,29 +116,37 @@ class Drafting:
         Args:
             is_plain_step: nothing else was computed since then, such as prompts.
         """
-        began, self._began = self._began, self._called
         outcomes = list[Outcome]()
         for text, tokens in emitted.items():
             tree = text.draft or DraftTree(text.tokens[-1])
             text.tokens += tokens
             path = _accepted(tree, tokens)
-            outcomes.append(Outcome(request=None, tree=tree, path=path, tokens=tuple(tokens)))  # type: ignore[arg-type]
             if text.drafter is not None and text.draft is not None:
                 feedback = Feedback(tree, path, tuple(tokens))
                 text.drafter.receive(feedback)
                 text.drafter.observe(feedback)
             text.draft = None
-        if began is not None and outcomes:
-            widths = [len(outcome.tree or ()) for outcome in outcomes]
-            group = group_of(sum(widths))
-            seconds = {"propose": self._searching, "forward": self._began - began - self._searching}
-            is_warm = group in self._groups
-            record = StepRecord(
-                "step" if is_plain_step else "prompt", tuple(outcomes), seconds, max(widths), is_warm=is_warm
-            )
-            if is_plain_step:
-                self._groups.add(group)
-            self._engine.learn(record, outcomes)
+            if self._learns:
+                outcome = Outcome(request=None, tree=tree, path=path, tokens=tuple(tokens))  # type: ignore[arg-type]
+                outcomes.append(outcome)
+        if outcomes:
+            self._report(outcomes, is_plain_step)
+        self._began = self._called
+
+    def _report(self, outcomes: Sequence[Outcome], is_plain_step: bool) -> None:
+        """Report the step under way to the engine."""
+        if self._began is None:
+            return
+        widths = [len(outcome.tree or ()) for outcome in outcomes]
+        group = group_of(sum(widths))
+        seconds = {"propose": self._searching, "forward": self._called - self._began - self._searching}
+        is_warm = group in self._groups
+        record = StepRecord(
+            "step" if is_plain_step else "prompt", tuple(outcomes), seconds, max(widths), is_warm=is_warm
+        )
+        if is_plain_step:
+            self._groups.add(group)
+        self._engine.learn(record, outcomes)
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
         """Return a chain after each text; an empty one where no draft pays."""

@@ -32,16 +32,19 @@ class Text:
     drafter: Drafter | None = None
     draft: DraftTree | None = None
     last_seen: int = 0
-    _array: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    _array: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # of tokens, with room for more
+    _num_copied: int = 0
 
     def precedes(self, tokens: np.ndarray, most: int) -> bool:
         """Return True if a row's tokens, ``(tokens,)``, begin with the text and have at most ``most`` more."""
-        known, length = len(self._array), len(self.tokens)
+        length = len(self.tokens)
         if not length <= len(tokens) <= length + most:
             return False
-        if known < length:
-            self._array = np.concatenate([self._array, self.tokens[known:]])
-        return bool(np.array_equal(self._array, tokens[:length]))
+        if length > len(self._array):
+            self._array = np.concatenate([self._array[: self._num_copied], np.empty(2 * length, np.int32)])
+        self._array[self._num_copied : length] = self.tokens[self._num_copied :]
+        self._num_copied = length
+        return bool((self._array[:length] == tokens[:length]).all())
 
 
 class Rows:

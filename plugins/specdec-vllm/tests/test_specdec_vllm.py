@@ -126,10 +126,17 @@ def test_drafts_are_right_more_often_than_not_and_texts_are_the_models(strategy:
     assert engine.num_accepted > engine.num_steps, "the model repeats itself every few tokens"
 
 
-def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts() -> None:
-    drafting = Drafting("prompt_lookup", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=count().__next__)
+def recorded(drafting: Drafting) -> list[StepRecord]:
+    """Return a list to which the record of each later step is added."""
     records: list[StepRecord] = []
     drafting._engine.learn = lambda record, _: records.append(record)  # type: ignore[method-assign]
+    drafting._learns = True
+    return records
+
+
+def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts() -> None:
+    drafting = Drafting("prompt_lookup", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=count().__next__)
+    records = recorded(drafting)
     text = Text([1, 2, 3, 1, 2], 5)
     for token in (3, 1, 2, 9, 9):
         assert not drafting.rests()
@@ -274,8 +281,7 @@ def test_a_request_that_was_put_back_has_no_draft_when_it_comes_again() -> None:
     assert len(first.draft or ()) > 1
     texts[0, 6] = 4
     proposer.propose([[4]], np.array([7]), np.array([[4, 5, 6, 4, 5, 6, 4]], np.int32))
-    records: list[StepRecord] = []
-    proposer._drafting._engine.learn = lambda record, _: records.append(record)  # type: ignore[method-assign]
+    records = recorded(proposer._drafting)
     proposer.propose([[5], [1]], np.array([8, 7]), np.array([[4, 5, 6, 4, 5, 6, 4, 5], [1, 2, 3, 1, 2, 3, 1, 0]]))
     assert set(proposer._rows._at.values()) == {first, second}
     assert [(record.kind, len(record.outcomes)) for record in records] == [("prompt", 2)]

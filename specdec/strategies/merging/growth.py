@@ -6,7 +6,7 @@ Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; 
 2024, arXiv 2406.16858, section 4).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class CandidateSource(Protocol):
     def follow(self, state: Any, token: int) -> Any:
         """Return the state one token further."""
 
-    def candidates(self, state: Any) -> Sequence[tuple[int, AcceptanceRate]]:
+    def candidates(self, state: Any) -> Iterable[tuple[int, AcceptanceRate]]:
         """Return the tokens that may come next, each with its acceptance rate."""
 
 
@@ -67,13 +67,16 @@ class Growth:
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._vocab_size = request.vocab_size
         self._stops, self._least, self._is_chain = request.eos_token_ids, min_probability, is_chain
-        self._states: list[list[Any]] = []
+        self._states: list[Sequence[Any]] = []
         self._constraint = request.constraint()
         self._constraint_states: list[PathState | None] = []
         self._rates: list[AcceptanceRate] = []  # of each node but the root
         self._heap: list[tuple[float, int, int, int, AcceptanceRate]] = []  # minus probability, order, parent, token
         self._num_found, self._on_failure = 0, on_failure
-        self._open(ROOT)
+        if self._depth > 0:
+            self._open(ROOT)
+        else:
+            self._close()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -83,22 +86,27 @@ class Growth:
         """The probability of the next candidate, 0 if there is none or the budget's nodes are taken."""
         if len(self.tokens) > self._max_nodes:
             return 0.0
-        while self._constraint is not None and self._heap and not self._is_allowed(*self._heap[0][2:4]):
-            heappop(self._heap)
-        return -self._heap[0][0] if self._heap else 0.0
+        heap = self._heap
+        if self._constraint is not None:
+            while heap and not self._is_allowed(*heap[0][2:4]):
+                heappop(heap)
+        return -heap[0][0] if heap else 0.0
 
     def take(self) -> None:
         """Take the most probable candidate, whose probability was read, and find the candidates after it."""
         negative, _, parent, token, rate = heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
-        node = len(self.tokens)
+        depth = self.depths[parent] + 1
         self.tokens.append(token)
         self.parents.append(parent)
-        self.depths.append(self.depths[parent] + 1)
+        self.depths.append(depth)
         self.probabilities.append(-negative)
         self._rates.append(rate)
-        self._open(node)
+        if depth < self._depth and token not in self._stops:
+            self._open(len(self.tokens) - 1)
+        else:
+            self._close()
 
     def take_all(self) -> None:
         """Take candidates until there are none, or the budget's nodes are taken."""
@@ -107,14 +115,12 @@ class Growth:
 
     def _open(self, node: int) -> None:
         """Find the candidates after a node that was just taken."""
+        if self._constraint is not None:
+            self._constraint_states.append(self._constraint_state(node))
         states, candidates = list[Any](), dict[int, AcceptanceRate]()
         self._states.append(states)
         self.candidates.append(candidates)
-        self._constraint_states.append(self._constraint_state(node))
-        token = self.tokens[node]
-        if self.depths[node] >= self._depth or (node and token in self._stops):
-            return
-        above = self._states[self.parents[node]] if node else None
+        token, above = self.tokens[node], self._states[self.parents[node]] if node else None
         for index, source in enumerate(self._sources):
             state = None
             if source is not None and (above is None or above[index] is not None):
@@ -128,7 +134,8 @@ class Growth:
                     self._sources[index] = None
                     self._on_failure(index, error)
             states.append(state)
-        path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._num_found
+        path_probability, least, heap = self.probabilities[node], self._least, self._heap
+        order = self._num_found
         for each, rate in candidates.items():
             probability = path_probability * rate.value
             if probability > least:
@@ -136,18 +143,27 @@ class Growth:
                 heappush(heap, (-probability, order, node, each, rate))
         self._num_found = order
 
-    def _add(self, candidates: dict[int, AcceptanceRate], proposed: Sequence[tuple[int, AcceptanceRate]]) -> None:
+    def _close(self) -> None:
+        """Add the empty entries of a node that was just taken, and that nothing may follow."""
+        self._states.append(())
+        self.candidates.append({})
+        if self._constraint is not None:
+            self._constraint_states.append(None)
+
+    def _add(self, candidates: dict[int, AcceptanceRate], proposed: Iterable[tuple[int, AcceptanceRate]]) -> None:
         """Add a source's candidates; a token that another source proposes as well is an agreement."""
         vocab_size = self._vocab_size
         for token, rate in proposed:
             if not 0 <= token < vocab_size:
                 raise PluginError(f"proposed token {token}, outside the vocabulary of {vocab_size}")
-            known = candidates.get(token)
-            candidates[token] = rate if known is None else self._agreements[known, rate]
+            if token in candidates:
+                candidates[token] = self._agreements[candidates[token], rate]
+            else:
+                candidates[token] = rate
 
     def _constraint_state(self, node: int) -> PathState | None:
         """The constraint's state after a node that was just taken; None if nothing may follow."""
-        if not node or self._constraint is None:
+        if not node:
             return self._constraint
         above = self._constraint_states[self.parents[node]]
         try:
@@ -160,32 +176,46 @@ class Growth:
 
         The mask is computed here, and so for few nodes without children.
         """
+        if self._constraint is None:
+            return True
         state = self._constraint_states[node]
         try:
-            return self._constraint is None or (state is not None and state.allows(token))
+            return state is not None and state.allows(token)
         except Exception:  # a limit, met on a path that may never be written: nothing is drafted there
             return False
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Update the acceptance rates along the committed tokens, as far as the tree goes."""
+        is_free = self._constraint is None
         for node, token in zip((ROOT, *self.path(tokens)), tokens, strict=False):
             for each, rate in self.candidates[node].items():
-                if self._is_allowed(node, each):  # what is refused is no wrong guess
+                if is_free or self._is_allowed(node, each):  # what is refused is no wrong guess
                     rate.update(each == token)
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """Return the nodes of the longest path from the root that has the first of these tokens."""
-        children = dict(zip(zip(self.parents, self.tokens, strict=True), range(len(self.tokens)), strict=True))
         path, node = list[int](), ROOT
         for token in tokens:
-            if (child := children.get((node, token))) is None:
+            if (child := self._child(node, token)) is None:
                 break
             path.append(node := child)
         return path
 
+    def _child(self, parent: int, token: int) -> int | None:
+        """Return the node of a token below a parent, which comes before it."""
+        node = parent
+        try:
+            while True:
+                node = self.tokens.index(token, node + 1)
+                if self.parents[node] == parent:
+                    return node
+        except ValueError:
+            return None
+
     def tree(self, num_nodes: int) -> DraftTree:
         """Return the tree of the first ``num_nodes`` nodes, the root included."""
         tree = DraftTree.of_candidates(self.tokens[:num_nodes], self.parents[:num_nodes], self.depths[:num_nodes])
-        for node, rate in enumerate(self._rates[: num_nodes - 1], 1):
-            tree.proposed_by[node], tree.probs[node] = rate.sources, rate.value
+        rates = self._rates[: num_nodes - 1]
+        tree.proposed_by = dict(enumerate([rate.sources for rate in rates], 1))
+        tree.probs = dict(enumerate([rate.value for rate in rates], 1))
         return tree

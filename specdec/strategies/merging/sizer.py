@@ -159,17 +159,18 @@ class SpeedupSizer(DraftSizer):
         table = self._costs.table(num_rows)
         costs, marginal = table.costs, table.marginal
         size, gained, best, speed = 1, 0.0, 1, 1.0 / (costs[1] + spent)
-        excess = Counter[Growth]()  # nodes that were taken after the best size
+        excess = list[Growth]()  # each node that was taken after the best size
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
-            probability = sum([growth.next_probability for growth in growing]) / num_rows
+            probabilities = [growth.next_probability for growth in growing]
+            probability = sum(probabilities) / num_rows
             if not self._pays(size, probability, marginal[size] * speed, costs[size + 1]):
                 break
-            for growth in growing:
-                if growth.next_probability:
+            for growth, its_probability in zip(growing, probabilities, strict=True):
+                if its_probability:
                     growth.take()
-                    excess[growth] += 1
+                    excess.append(growth)
             gained, size = gained + probability, size + 1
             speed_up = (1.0 + gained) / (costs[size] + spent)
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
@@ -178,7 +179,8 @@ class SpeedupSizer(DraftSizer):
         self.cost = costs[best]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
-        return [len(growth) - excess[growth] for growth in growths]
+        num_excess = Counter(excess)
+        return [len(growth) - num_excess[growth] for growth in growths]
 
     def spend(self, cost: float) -> None:
         self._spent += cost

@@ -11,7 +11,7 @@ Laws:
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -43,9 +43,15 @@ class Source(Drafter):
 
     is_certain: ClassVar[bool] = False
 
-    def __init__(self, request: Request, limits: SourceProposer | None = None) -> None:
+    def __init__(self, request: Request, limits: SourceProposer | None = None, is_chain: bool = False) -> None:
+        """Begin a request.
+
+        Args:
+            limits: of its drafts, for a source that drafts alone.
+            is_chain: these drafts are chains, for models without tree drafts.
+        """
         super().__init__(request)
-        self._limits = limits
+        self._limits, self._is_chain = limits, is_chain
         self._growth: Growth | None = None
 
     @abstractmethod
@@ -57,13 +63,15 @@ class Source(Drafter):
         """Return the state one token further."""
 
     @abstractmethod
-    def candidates(self, state: State) -> Sequence[Candidate]:
+    def candidates(self, state: State) -> Iterable[Candidate]:
         """Return the tokens that may come next, each with the acceptance rate of its bucket."""
 
     def propose(self, budget: Budget) -> DraftTree:
         assert self._limits is not None, "a source that drafts alone has limits"
         budget = Budget(min(self._limits.num_nodes, budget.num_nodes), budget.depth, budget.num_tokens)
-        growth = self._growth = Growth([self], self.request, budget, min_probability=self._limits.min_probability)
+        least = self._limits.min_probability
+        growth = Growth([self], self.request, budget, min_probability=least, is_chain=self._is_chain)
+        self._growth = growth
         growth.take_all()
         return growth.tree(len(growth))
 

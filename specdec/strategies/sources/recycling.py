@@ -8,7 +8,8 @@ Under verifiers keyed by position, the noise of later positions is known. When s
 by logit / temperature + noise, which predicts the draw.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from pydantic import Field
@@ -21,6 +22,7 @@ from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token
 
+_TOKEN = itemgetter(0)  # of a successor
 _GAPS = 6  # buckets of the distance to the best other score, a unit of log-probability each
 
 
@@ -141,7 +143,7 @@ class _RecyclingSource(Source):
     def follow(self, state: tuple[int, int, int], token: int) -> tuple[int, int, int]:
         return state[1], token, state[2] + 1
 
-    def candidates(self, state: tuple[int, int, int]) -> Sequence[Candidate]:
+    def candidates(self, state: tuple[int, int, int]) -> Iterable[Candidate]:
         before, last, position = state
         engine = self._engine
         order, successors = 2, engine.of_pair.get((before, last))
@@ -153,7 +155,7 @@ class _RecyclingSource(Source):
             return ()
         if self.request.noise is not None:
             return self._drawn(order, successors, position)
-        return [(token, rate) for (token, _), rate in zip(successors, engine.of_rank[order], strict=False)]
+        return zip(map(_TOKEN, successors), engine.of_rank[order], strict=False)
 
     def _drawn(self, order: int, successors: Successors, position: int) -> Sequence[Candidate]:
         """Return the candidates by their scores with the position's noise, most likely first."""

@@ -4,14 +4,14 @@ Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975: a suffix tree with count
 acceptance rate measured for its match length and rank, not the ratio of the counts.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from pydantic import Field
 
 from specdec.strategies.base import Answers, Engine, Host, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
-from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
+from specdec.strategies.sources.trie import BREAK, NUM_RANKED, TOP, Match, SuffixTrie
 from specdec.tree import Budget
 
 _MAX_CANDIDATES = 3  # candidates
@@ -37,7 +37,7 @@ class SuffixProposer(SourceProposer):
 
     def bind(self, host: Host) -> Engine:
         # Under other rules, remembered answers and rates would change the text of later requests.
-        return SuffixEngine(self) if host.is_keyed else super().bind(host)
+        return SuffixEngine(self, is_chain=not host.takes_trees) if host.is_keyed else super().bind(host)
 
     def start(self, request: Request) -> Source:
         return SuffixEngine(self).start(request)
@@ -46,8 +46,8 @@ class SuffixProposer(SourceProposer):
 class SuffixEngine(Engine):
     """The acceptance rates of all requests, and the most recent answers."""
 
-    def __init__(self, config: SuffixProposer) -> None:
-        self.config = config
+    def __init__(self, config: SuffixProposer, is_chain: bool = False) -> None:
+        self.config, self.is_chain = config, is_chain
         self.depth, self._num_remembered = config.depth, config.num_remembered
         self.forget()
 
@@ -71,44 +71,55 @@ class SuffixEngine(Engine):
 
 class _SuffixSource(Source):
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
-        super().__init__(request, engine.config)
+        super().__init__(request, engine.config, engine.is_chain)
         self._engine, self._acceptance_rates = engine, engine.acceptance_rates
-        self._own = SuffixTrie(engine.depth)
-        self._past = [(trie, trie.start) for trie in engine.past]
+        self._tries = [SuffixTrie(engine.depth), *engine.past]
+        self._past = [trie.start for trie in engine.past]
         self._num_read = 0
 
     def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
         self._append(self.request.tokens[self._num_read : num_tokens])
 
     def _append(self, tokens: Sequence[int]) -> None:
+        own, *past = self._tries
         for token in tokens:
-            self._own.append(token)
-            self._past = [(trie, trie.follow(match, token)) for trie, match in self._past]
+            own.append(token)
+            self._past = [trie.follow(match, token) for trie, match in zip(past, self._past, strict=True)]
         self._num_read += len(tokens)
 
-    def root(self) -> list[tuple[SuffixTrie, Match]]:
+    def root(self) -> list[Match]:
         self._append(self.request.tokens[self._num_read :])
-        return [(self._own, self._own.end), *self._past]
+        return [self._tries[0].end, *self._past]
 
-    def follow(self, state: list[tuple[SuffixTrie, Match]], token: int) -> list[tuple[SuffixTrie, Match]]:
-        return [(trie, trie.follow(match, token)) for trie, match in state]
+    def follow(self, state: list[Match], token: int) -> list[Match]:
+        return [trie.follow(match, token) for trie, match in zip(self._tries, state, strict=True)]
 
-    def candidates(self, state: list[tuple[SuffixTrie, Match]]) -> Sequence[Candidate]:
+    def candidates(self, state: list[Match]) -> Iterable[Candidate]:
         candidates = dict[int, AcceptanceRate]()
-        for index, (trie, match) in enumerate(state):
-            where = min(index, 1)
+        for index, match in enumerate(state):
+            trie, where = self._tries[index], min(index, 1)
             only = trie.next_at(match)
             if only != BREAK and only not in candidates:
                 candidates[only] = self._acceptance_rates[where, min(match.length, _LONGEST)]
-            for shorter, node in enumerate(match.nodes[:-1]):
-                length = min(len(match.nodes) - 1 - shorter, _LONGEST)
-                for rank, (token, count) in enumerate(trie.ranked[node]):
+            self._add(candidates, where, trie, match.node)
+        return candidates.items()
+
+    def _add(self, candidates: dict[int, AcceptanceRate], where: int, trie: SuffixTrie, node: int) -> None:
+        """Add the followers of an n-gram and of its suffixes, up to the suffix that makes it enough."""
+        ranked, shorter, counts, num_before = trie.ranked, trie.shorter, trie.counts, 0
+        while node != TOP and len(candidates) < _MAX_CANDIDATES:
+            if counts[node] != num_before:  # else it occurs at the same places as the one before
+                num_before = counts[node]
+                first = node * NUM_RANKED
+                for place in range(first, first + NUM_RANKED):
+                    token = ranked[place]
+                    if token == BREAK:
+                        break
                     if token not in candidates:
-                        share = _SHARES * count // trie.counts[node]
-                        candidates[token] = self._acceptance_rates[where, length, min(rank, _SHARES), share]
-                if len(candidates) >= _MAX_CANDIDATES:
-                    break
-        return list(candidates.items())
+                        share = _SHARES * trie.ranked_counts[place] // num_before
+                        bucket = where, min(trie.lengths[node], _LONGEST), min(place - first, _SHARES), share
+                        candidates[token] = self._acceptance_rates[bucket]
+            node = shorter[node]
 
     def stop(self) -> None:
         self._engine.remember(self.request.tokens[self.request.prompt_length :])

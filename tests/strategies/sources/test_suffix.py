@@ -1,5 +1,7 @@
 """Suffix decoding: what was written before, by this request and by the last ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from specdec import Budget, Drafter, Engine, Request
@@ -21,6 +23,13 @@ def test_the_longest_match_is_continued_first() -> None:
     tree = begun(engine, [1, 2, 3, 4, 5, 9, 3, 6, 1, 2, 3]).propose(ROOMY)
     assert tree.path(1) == [4]  # behind 1 2 3; 6 stood behind 3 alone
     assert [4, 5, 9] in [tree.path(node) for node in range(len(tree))]
+
+
+def test_a_model_without_trees_gets_a_chain_of_all_nodes() -> None:
+    host = replace(toy_host(10, reads_q=False), takes_trees=False)
+    engine = SuffixProposer(num_nodes=3, min_probability=0.0).bind(host)
+    tree = begun(engine, [6, 7, 8, 6, 9, 4, 6]).propose(Budget(8, 8, 9))
+    assert (tree.tokens, tree.parents) == ([6, 9, 4, 6], [-1, 0, 1, 2]), "7, the other follower of 6, gets no node"
 
 
 def test_what_is_committed_later_is_found_too() -> None:

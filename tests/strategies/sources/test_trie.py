@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.strategies.sources.trie import BREAK, SuffixTrie
+from specdec.strategies.sources.trie import BREAK, NUM_RANKED, TOP, SuffixTrie
 
 texts = st.lists(st.integers(BREAK, 3), min_size=1, max_size=40)
 
@@ -20,6 +20,18 @@ def followers(text: list[int], run: list[int]) -> Counter[int]:
     return Counter(text[end] for end in occurrences(text, run) if end < len(text) and text[end] != BREAK)
 
 
+def suffixes_of(trie: SuffixTrie, node: int) -> list[int]:
+    """The nodes of an n-gram and of its suffixes, longest first."""
+    return [] if node == TOP else [node, *suffixes_of(trie, trie.shorter[node])]
+
+
+def ranking(trie: SuffixTrie, node: int) -> list[tuple[int, int]]:
+    """The ranked followers of an n-gram with their counts."""
+    places = slice(node * NUM_RANKED, (node + 1) * NUM_RANKED)
+    ranked = zip(trie.ranked[places], trie.ranked_counts[places], strict=True)
+    return [entry for entry in ranked if entry[0] != BREAK]
+
+
 @given(text=texts, path=st.lists(st.integers(0, 3), max_size=6), depth=st.integers(1, 6))
 def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], depth: int) -> None:
     trie = SuffixTrie(depth)
@@ -28,9 +40,9 @@ def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], de
     seen = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else list(text)
     match = trie.end
     for token in [*path, None]:
-        for shorter, node in enumerate(match.nodes[:-1]):
-            suffix = seen[len(seen) - len(match.nodes) + 1 + shorter :]
-            found, ranked = followers(text, suffix), trie.ranked[node]
+        for node in suffixes_of(trie, match.node):
+            suffix = seen[len(seen) - trie.lengths[node] :]
+            found, ranked = followers(text, suffix), ranking(trie, node)
             assert dict(ranked) == dict(found)
             assert [count for _, count in ranked] == sorted(found.values(), reverse=True)
             assert trie.counts[node] == len(occurrences(text, suffix))
@@ -54,4 +66,5 @@ def test_the_end_is_matched_as_far_as_it_was_written_before(text: list[int], dep
         for length in range(len(last) + 1)
         if len(occurrences(text, last[len(last) - length :])) > 1 or not length
     )
-    assert len(trie.end.nodes) - 1 == min(longest, depth)
+    assert trie.lengths[trie.end.node] == min(longest, depth)
+    assert [trie.lengths[node] for node in suffixes_of(trie, trie.end.node)] == [*range(min(longest, depth), 0, -1)]
