@@ -1,7 +1,7 @@
 """A draft head from nothing but its target, in a given time: the target writes text, and the head learns from it."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.errors import ModelError, plural
+from specdec.errors import ModelError, RequestError, plural
+from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_head, write_head
@@ -20,11 +21,14 @@ from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.acceptance import Acceptance
 from specdec.training.card import Card, card
-from specdec.training.disk import writing_to
-from specdec.training.loop import Run, Trainer
+from specdec.training.checkpoint import Checkpoint, remove_checkpoint
+from specdec.training.disk import prepare_folder, writing_to
+from specdec.training.loop import Trainer
+from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText, script_for
 from specdec.training.packing import PackedRows, pack
 from specdec.training.progress import Progress, Watch
+from specdec.training.run import Resumed, Run
 from specdec.training.settings import HeadSettings, TrainingSettings
 from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
@@ -35,6 +39,14 @@ _START_ROWS = 128
 _HELD_OUT_ROWS = 64
 _MINUTES_PER_EVALUATION = 5.0
 _RESERVE = 0.02  # of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder of a head, and the digest of its model."""
+
+    folder: Path
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,8 @@ def train_head(
     """Train an EAGLE-3 head for a model on text that the model writes, and write its folder.
 
     The best head so far is in the folder from the first evaluation on. Ctrl-C ends the run with it; before that, the
-    text so far is saved and KeyboardInterrupt is raised.
+    text so far is saved and KeyboardInterrupt is raised. Text is saved every two minutes, and the state of the training
+    at each evaluation, so a run that is killed can be resumed.
 
     Args:
         model: a transformers model in evaluation mode, on the device to train on.
@@ -76,35 +89,61 @@ def train_head(
         out: the folder; None for the one in specdec's cache folder in which ``auto`` and ``eagle3`` look.
         settings: time, sizes and seed.
         prompts: token ids of prompts to answer, instead of the model's own.
-        resume: go on with the text that the folder has.
+        resume: go on with the run that was interrupted in the folder, its time included. With other settings, or after
+            a run that has ended, a new run goes on with the folder's text, and its head replaces only a worse one.
         watch: receives the plan and the progress.
 
     Raises:
-        RequestError: without a tokenizer, for a folder that can't be written to or that has another run's text.
-        ModelError: for a model whose states or attention can't be reached, or that writes hardly any text.
+        RequestError: without a tokenizer, for a folder that can't be written to, lacks room or has another run's text.
+        ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
+            out.
     """
     settings, watch = settings or HeadSettings(), watch or Watch()
     script, digest = script_for(model, tokenizer, prompts), model_digest(model)
+    if out is None and not digest:
+        raise RequestError(
+            f"the weights of {name_of(model)} can't be read here, so auto wouldn't find its head: give a folder (--out)"
+        )
     folder = folder_for(digest) if out is None else out
     config = eagle3_config(model, settings.draft_vocab_size)
     target = TargetStates(model, config.target_layers(model.config.get_text_config().num_hidden_layers))
-    with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    ends_at = watch.clock() + 60 * settings.minutes
-    own = OwnText(folder, digest, resume)
+    prepare_folder(folder, _disk_bytes(config))
+    own = OwnText(folder, digest, settings, resume)
+    began = watch.clock() - own.seconds
+    checkpoint = Checkpoint.load(folder, len(own.text), model.device) if own.seconds else None
     with without_cudnn(model.device):
-        own.extend(model, script, settings, watch, ends_at)
+        if checkpoint is None:
+            with writing_to(folder):
+                remove_checkpoint(folder)  # of other settings
+            own.extend(model, script, settings, watch, began)
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # of the rollout's keys and values
-        training = _Training(model, target, own.text, settings, watch)
-        return training.run(folder, digest, ends_at)
+        remedy = f"what there is in {folder} is kept; make the draft vocabulary smaller, or go on with more free memory"
+        with within_memory(f"{remedy} (--resume)"):
+            training = _Training(model, target, own.text, settings, watch, Place(folder, digest))
+            head = training.run(began, checkpoint)
+    if not head.is_interrupted:
+        with writing_to(folder):
+            remove_checkpoint(folder)
+        own.note(0.0)
+    return head
+
+
+def _disk_bytes(config: Eagle3Config) -> int:
+    """Return the room that a head needs with two checkpoints: weights, the best weights and AdamW's moments."""
+    head = Eagle3Head(config, torch.empty(0, device="meta"), "meta")
+    num_weights = sum(parameter.numel() for parameter in head.parameters())
+    num_trained = num_weights - head.lm_head.weight.numel()
+    return 2 * (8 * num_weights + 8 * num_trained) + 4 * num_weights
 
 
 class _Training:
     """The training of one head in the time that is left."""
 
-    def __init__(self, model: Any, target: TargetStates, text: Text, settings: HeadSettings, watch: Watch) -> None:
-        self.model, self.text, self.settings, self.watch = model, text, settings, watch
+    def __init__(
+        self, model: Any, target: TargetStates, text: Text, settings: HeadSettings, watch: Watch, place: Place
+    ) -> None:
+        self.model, self.text, self.settings, self.watch, self.place = model, text, settings, watch, place
         self.num_layers = model.config.get_text_config().num_hidden_layers
         config = eagle3_config(model, settings.draft_vocab_size)
         self.head = Eagle3Head(config, model.get_input_embeddings().weight, model.device, torch.float32)
@@ -147,12 +186,40 @@ class _Training:
             evaluated_from=0.0,
         )
 
-    def run(self, folder: Path, digest: str, ends_at: float) -> TrainedHead:
-        """Train until the time is over; the folder always has the best head so far."""
-        self.trainer.start(self.rows[:_START_ROWS])
-        num_seen, is_interrupted = 0, False
-        self.best = self._measured_before(folder)
-        seconds = ends_at - self.watch.clock() - 60 * _RESERVE * self.settings.minutes
+    def run(self, began: float, checkpoint: Checkpoint | None) -> TrainedHead:
+        """Train until the time is over; the folder always has the best head so far.
+
+        Args:
+            began: the watch's time at which the run began.
+            checkpoint: go on from there; None begins the training.
+        """
+        ends_at, reserve = began + 60 * self.settings.minutes, 60 * _RESERVE * self.settings.minutes
+        folder, is_interrupted = self.place.folder, False
+        try:
+            if checkpoint is None:
+                self.trainer.start(self.rows[:_START_ROWS])
+                self.best = self._measured_before(folder)
+                seconds = max(ends_at - reserve - self.watch.clock(), 1e-3)
+            else:
+                self.best, seconds = checkpoint.best, checkpoint.seconds
+                ends_at = self.watch.clock() + seconds - checkpoint.resumed.run.seconds + reserve
+
+            def save(state: Resumed) -> None:
+                with writing_to(folder):
+                    Checkpoint(len(self.text), seconds, self.best, state).save(folder)
+
+            resumed = None if checkpoint is None else checkpoint.resumed
+            self.trainer.train(self.rows, seconds, self._watching(ends_at), save, resumed)
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            is_interrupted = True
+        assert self.best is not None, "the start is evaluated"
+        return TrainedHead(folder, self.place.digest, self.best, self.text.num_answer_tokens, is_interrupted)
+
+    def _watching(self, ends_at: float) -> Callable[[Run], None]:
+        """Return a function that keeps the best head of a run and reports progress."""
+        num_seen = 0
 
         def watch(run: Run) -> None:
             nonlocal num_seen
@@ -160,20 +227,13 @@ class _Training:
                 num_seen = len(run.evaluations)
                 update, found = run.evaluations[-1]
                 if update == run.best and (self.best is None or found.tokens_per_step > self.best.tokens_per_step):
+                    self._write(run, found)
                     self.best = found
-                    self._write(folder, digest, run, found)
             rate, best = run.num_answer_tokens / max(run.seconds, 1e-9), self.best
             left, length = ends_at - self.watch.clock(), best.tokens_per_step if best else 0.0
             self.watch.on_progress(Progress("training", run.num_answer_tokens, rate, left, length))
 
-        try:
-            self.trainer.train(self.rows, max(seconds, 1e-3), watch)
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            is_interrupted = True
-        assert self.best is not None, "the start is evaluated"
-        return TrainedHead(folder, digest, self.best, self.text.num_answer_tokens, is_interrupted)
+        return watch
 
     def _measured_before(self, folder: Path) -> Acceptance | None:
         """Measure the head of an earlier run, which only a better one replaces; None if there is none."""
@@ -183,9 +243,9 @@ class _Training:
             return self.trainer.evaluate(read_head(folder, weights, torch.float32))
         return None
 
-    def _write(self, folder: Path, digest: str, run: Run, found: Acceptance) -> None:
+    def _write(self, run: Run, found: Acceptance) -> None:
         """Write the head and its card; the files of the head before are replaced one by one, each as a whole."""
-        head = copy.deepcopy(self.head)
+        folder, head = self.place.folder, copy.deepcopy(self.head)
         with torch.no_grad():
             head.fc.weight.mul_(self.trainer.scales)
         config = self.model.config
@@ -193,7 +253,7 @@ class _Training:
         is_reduced = head.config.draft_vocab_size < head.config.vocab_size
         facts = Card(
             target=str(getattr(self.model, "name_or_path", "") or name_of(self.model)),
-            digest=digest,
+            digest=self.place.digest,
             num_answer_tokens=self.text.num_answer_tokens,
             num_documents=len(self.text),
             num_trained_on=run.num_answer_tokens,

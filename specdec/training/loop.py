@@ -1,9 +1,10 @@
 """Training of an EAGLE-3 head on a target's text, from a least-squares start to the best head of the schedule."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from specdec.heads.eagle3 import Eagle3Head
 from specdec.training.acceptance import Acceptance, held_out_acceptance
 from specdec.training.losses import labels, unrolled_loss
 from specdec.training.packing import PackedRows
+from specdec.training.run import Resumed, Run
 from specdec.training.settings import TrainingSettings
 from specdec.training.start import Samples, least_squares_start, state_scales
 from specdec.training.target import States, TargetStates
@@ -21,27 +23,6 @@ from specdec.training.unrolled import unroll
 # Learning rates by kind of parameter, for batches of about a thousand tokens.
 _RATES = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
 _DEPTH = 5
-
-
-@dataclass
-class Run:
-    """The outcome of a training run.
-
-    Attributes:
-        num_tokens: tokens trained on, prompts and padding included.
-        num_answer_tokens: tokens of answers trained on.
-        seconds: spent, evaluations included.
-        losses: (update, loss) now and then.
-        evaluations: (update, acceptance), the last of which is the end's.
-        best: the update after which the head that was kept was evaluated.
-    """
-
-    num_tokens: int = 0
-    num_answer_tokens: int = 0
-    seconds: float = 0.0
-    losses: list[tuple[int, float]] = field(default_factory=list)
-    evaluations: list[tuple[int, Acceptance]] = field(default_factory=list)
-    best: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +85,12 @@ class Trainer:
         )
 
     def train(
-        self, rows: PackedRows, seconds: float | None = None, watch: Callable[[Run], object] = lambda _: None
+        self,
+        rows: PackedRows,
+        seconds: float | None = None,
+        watch: Callable[[Run], object] = lambda _: None,
+        save: Callable[[Resumed], object] = lambda _: None,
+        resumed: Resumed | None = None,
     ) -> Run:
         """Train on the rows in their order; the head ends as the best of those evaluated.
 
@@ -114,36 +100,37 @@ class Trainer:
                 before training is evaluated too. None for one pass.
             watch: called after each update and each evaluation; if an evaluation is the best so far, the head has its
                 weights.
+            save: called after each evaluation, before ``watch``, with what ``resumed`` takes.
+            resumed: go on from there, with the same rows; its seconds count. The weights of before are replaced.
         """
-        settings, run, began = self.settings, Run(), self.clock()
-        trained = list(self._trained())
+        settings, run, began = self.settings, Run() if resumed is None else copy.deepcopy(resumed.run), self.clock()
+        began -= run.seconds
         _check_size(rows, settings.rows_per_batch)
+        self.head.lm_head.weight.requires_grad_(False)
         optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
-        peaks = [group["lr"] for group in optimizer.param_groups]
         count = len(rows) // settings.rows_per_batch
-        kept, due = dict[str, torch.Tensor](), settings.evaluated_at()
-        if seconds is not None:
+        kept, done = dict[str, torch.Tensor](), run.share(count, seconds)
+        if resumed is not None:
+            kept = self._restore(resumed.tensors, optimizer)
+        elif seconds is not None:
             kept = self._evaluate(run, 0, kept)
+            save(self._state(run, kept, optimizer))
+        if resumed is not None or seconds is not None:
             watch(run)
-        done = 0.0
-        for update, batch in enumerate(self._with_states(rows, is_repeated=seconds is not None)):
-            num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
-            loss = self._loss(batch, num_steps)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(trained, settings.clip)
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * self._schedule(update, done)
-            optimizer.step()
+        due = [share for share in settings.evaluated_at() if share > done]
+        for batch in self._with_states(rows, run.num_updates, is_repeated=seconds is not None):
+            loss = self._update(batch, optimizer, run.num_updates, done)
+            if run.num_updates % max(1, count // 20) == 0:
+                run.losses.append((run.num_updates, loss.item()))
+            run.num_updates += 1
             run.num_tokens += batch.rows.tokens.numel()
             run.num_answer_tokens += batch.num_answer_tokens
-            if update % max(1, count // 20) == 0:
-                run.losses.append((update, loss.item()))
             run.seconds = self.clock() - began
-            done = (update + 1) / count if seconds is None else run.seconds / seconds
+            done = run.share(count, seconds)
             if due and done >= due[0]:
                 due = [share for share in due if share > done]
-                kept = self._evaluate(run, update + 1, kept)
+                kept = self._evaluate(run, run.num_updates, kept)
+                save(self._state(run, kept, optimizer))
             watch(run)
             if done >= 1:
                 break
@@ -151,23 +138,57 @@ class Trainer:
         run.seconds = self.clock() - began
         return run
 
-    def _with_states(self, rows: PackedRows, is_repeated: bool) -> Iterator["_Batch"]:
-        """Yield batches with the target's states, endlessly if repeated."""
-        yield from self._one_pass(rows)
-        while is_repeated:
-            yield from self._one_pass(rows)
+    def _update(self, batch: "_Batch", optimizer: torch.optim.Optimizer, update: int, done: float) -> torch.Tensor:
+        """Make one update of the weights, after a share of the run; return its loss."""
+        settings = self.settings
+        num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
+        loss = self._loss(batch, num_steps)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_([each for each in self.head.parameters() if each.requires_grad], settings.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * self._schedule(update, done)
+        optimizer.step()
+        return loss
 
-    def _one_pass(self, rows: PackedRows) -> Iterator["_Batch"]:
+    def _state(self, run: Run, kept: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> Resumed:
+        """Return what a resumed run needs."""
+        tensors = {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
+        if run.best != run.num_updates:
+            tensors |= {f"best.{name}": tensor for name, tensor in kept.items()}
+        for index, moments in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
+        return Resumed(run, tensors | {"scales": self.scales})
+
+    def _restore(self, tensors: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """Take over the tensors of ``_state``; return the best head's."""
+        self.head.load_state_dict(_below(tensors, "head."))
+        self.scales = tensors["scales"]
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in _below(tensors, "optimizer.").items():
+            index, _, kind = name.partition(".")
+            moments.setdefault(int(index), {})[kind] = tensor
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        best = _below(tensors, "best.")
+        return best or {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
+
+    def _with_states(self, rows: PackedRows, first: int, is_repeated: bool) -> Iterator["_Batch"]:
+        """Yield batches with the target's states from number ``first`` on, endlessly if repeated."""
+        yield from self._one_pass(rows, first % (len(rows) // self.settings.rows_per_batch))
+        while is_repeated:
+            yield from self._one_pass(rows, 0)
+
+    def _one_pass(self, rows: PackedRows, skipped: int) -> Iterator["_Batch"]:
         """Yield batches with the target's states, which are computed for several of them at once."""
         size, device = self.settings.rows_per_batch, self.scales.device
         in_vocabulary, num_steps = self.head.t2d.cpu(), len(self.settings.step_weights)
-        at_once = max(1, self.settings.rows_per_target_pass // size) * size
-        for start in range(0, len(rows) // size * size, at_once):
-            chunk = rows[start : min(start + at_once, len(rows) // size * size)]
+        at_once, end = max(1, self.settings.rows_per_target_pass // size) * size, len(rows) // size * size
+        for start in range(skipped * size // at_once * at_once, end, at_once):
+            chunk = rows[start : min(start + at_once, end)]
             there = chunk.to(device)
             visible = there.visible()
             states = self.target.of(there.tokens, there.positions, visible)
-            for first in range(0, len(chunk), size):
+            for first in range(max(0, skipped * size - start), len(chunk), size):
                 part = slice(first, first + size)
                 indices = labels(chunk[part], in_vocabulary, num_steps).to(device, non_blocking=True)
                 found = States(states.layers[part], states.final[part])
@@ -209,10 +230,6 @@ class Trainer:
         dtype = self.output_rows.dtype
         return nullcontext() if dtype == torch.float32 else torch.autocast(self.scales.device.type, dtype)
 
-    def _trained(self) -> Iterator[torch.nn.Parameter]:
-        self.head.lm_head.weight.requires_grad_(False)
-        yield from (each for each in self.head.parameters() if each.requires_grad)
-
     def _groups(self) -> list[dict[str, Any]]:
         """Groups of parameters with their learning rates; the first kind whose name is in a parameter's."""
         groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in _RATES}
@@ -220,13 +237,17 @@ class Trainer:
             if parameter.requires_grad:
                 groups[next(kind for kind in _RATES if kind in name)].append(parameter)
         rate = self.settings.rate
-        return [{"params": each, "lr": _RATES[kind] * rate} for kind, each in groups.items() if each]
+        return [{"params": each, "peak": _RATES[kind] * rate} for kind, each in groups.items() if each]
 
     def _schedule(self, update: int, done: float) -> float:
         """The factor on the rates after a share of the run: a warm-up, a constant part, a linear fall to zero."""
         flat = self.settings.flat_share
         fall = 1.0 if done < flat else (1 - done) / (1 - flat)
         return min(1.0, (update + 1) / self.settings.warm_up) * fall
+
+
+def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _check_size(rows: PackedRows, least: int) -> None:

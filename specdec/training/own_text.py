@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.errors import ModelError, RequestError, is_out_of_memory
+from specdec.errors import ModelError, RequestError
+from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
 from specdec.training.disk import writing_to
+from specdec.training.memory import MemoryExhaustedError, within_memory
 from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
@@ -22,11 +24,12 @@ from specdec.training.text import Text
 FILE = "text.npz"
 _LONGEST_PROMPT = 512
 _MEASURED_SECONDS = 5.0
-_SECONDS_PER_SAVE = 300.0
+_SECONDS_PER_SAVE = 120.0
 _ROWS, _ROWS_ON_GPU = 128, 4096
 _MOST_MEMORY = 0.6  # of a GPU's free memory
 _MOST_BYTES = 2**31  # of keys and values on a CPU
 _LEAST_SHARE = 0.05  # of the steps that write answers, below which something is wrong
+_FEWEST_ROWS = 4  # below which less memory doesn't help
 
 
 def script_for(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]] | None) -> Script:
@@ -79,54 +82,83 @@ def _shared(prompts: Sequence[list[int]]) -> list[int]:
 
 
 class OwnText:
-    """The text of a folder.
+    """The text of a folder, and the time spent by the run that writes it.
 
     Args:
         folder: its folder, which exists.
         digest: of the model, which later runs compare.
+        settings: of the run.
         is_resumed: go on with the text that the folder has.
+
+    Attributes:
+        text: all that is written.
+        seconds: time spent by an unfinished run with the same settings, which this one goes on with; else 0.
 
     Raises:
         RequestError: the folder has text and isn't resumed, or the text is another model's.
     """
 
-    def __init__(self, folder: Path, digest: str, is_resumed: bool) -> None:
+    def __init__(self, folder: Path, digest: str, settings: HeadSettings, is_resumed: bool) -> None:
         self.path, self._facts = folder / FILE, folder / "text.json"
-        self._digest = digest
-        self.text = Text.of([], [])
+        self._run = {"model": digest, "settings": settings.model_dump(mode="json")}
+        self.text, self.seconds = Text.of([], []), 0.0
         if not self.path.exists():
             return
         if not is_resumed:
             raise RequestError(f"{folder} has text of an earlier run: resume it (--resume), or give another folder")
-        with suppress(OSError, ValueError):
-            if json.loads(self._facts.read_text(encoding="utf-8"))["model"] == digest:
-                self.text = Text.load(self.path)
-                return
-        raise RequestError(f"the text in {folder} was written by another model: give another folder")
+        facts = self._read_facts()
+        if facts.get("model") != digest:
+            raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
+        self.text = Text.load(self.path)
+        if facts.get("settings") == self._run["settings"]:
+            self.seconds = float(facts.get("seconds", 0.0))
 
-    def extend(self, model: Any, script: Script, settings: HeadSettings, watch: Watch, ends_at: float) -> None:
+    def _read_facts(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            facts = json.loads(self._facts.read_text(encoding="utf-8"))
+            return facts if isinstance(facts, dict) else {}
+        return {}
+
+    def extend(self, model: Any, script: Script, settings: HeadSettings, watch: Watch, began: float) -> None:
         """Write until the share of the time for text is over; planned by the rate of the first seconds.
+
+        Args:
+            model: the target.
+            script: the tokens around what it writes.
+            settings: of the run.
+            watch: receives plan and progress.
+            began: the watch's time at which the run began, or would have begun if it hadn't been interrupted.
 
         Raises:
             ModelError: the model writes hardly anything, or its keys and values don't fit the memory.
             RequestError: the text can't be saved.
         """
+        left = settings.text_seconds - self.seconds
+        if self.seconds and left <= 0:
+            minutes = (60 * settings.minutes - self.seconds) / 60
+            watch.on_plan(Plan(self.text.num_answer_tokens, self.text.num_answer_tokens, 0.0, 0.0, minutes))
+            return
         rollout_settings = _rollout_settings(model, script, settings)
-        generator = torch.Generator(model.device).manual_seed(settings.seed + len(self.text))
-        try:
-            rollout = Rollout(model, script, rollout_settings, generator)
-            writing = _Writing(self, rollout_settings, settings, watch, ends_at)
+        while True:
+            try:
+                rollout = self._rollout(model, script, rollout_settings, settings.seed)
+                break
+            except MemoryExhaustedError:
+                if rollout_settings.num_rows <= _FEWEST_ROWS:
+                    raise
+                rollout_settings = rollout_settings.model_copy(update={"num_rows": rollout_settings.num_rows // 2})
+        writing = _Writing(self, rollout_settings, settings, watch, began)
+        with within_memory("what the model has written is kept; go on with it (--resume) with more free memory"):
             try:
                 rollout.write(2**62, math.inf, writing.goes_on)
             finally:
-                self.save(rollout)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise ModelError(
-                    f"{rollout_settings.num_rows} texts at once don't fit the memory: use a smaller num_rows"
-                ) from error
-            raise
-        self.text = self._with(rollout)
+                self.save(rollout, watch.clock() - began)
+            self.text = self._with(rollout)
+
+    def _rollout(self, model: Any, script: Script, settings: RolloutSettings, seed: int) -> Rollout:
+        generator = torch.Generator(model.device).manual_seed(seed + len(self.text))
+        with within_memory(f"{settings.num_rows} texts at once don't fit"):
+            return Rollout(model, script, settings, generator)
 
     def _with(self, rollout: Rollout) -> Text:
         written = rollout.records.text()
@@ -134,26 +166,40 @@ class OwnText:
         documents = [each.document(index) for each in both for index in range(len(each))]
         return Text.of(documents, np.concatenate([each.answers for each in both]).tolist()).deduplicated()
 
-    def save(self, rollout: Rollout) -> None:
-        """Save the text, with what a rollout has added."""
+    def save(self, rollout: Rollout, seconds: float) -> None:
+        """Save the text, with what a rollout has added, and the time that the run has spent."""
         text = self._with(rollout)
         if not len(text):
             return
+        if self._read_facts().get("settings") != self._run["settings"]:
+            self.note(0.0)  # text without the model's digest would belong to nobody
         with writing_to(self.path.parent):
             text.save(self.path)
-            self._facts.write_text(json.dumps({"model": self._digest}) + "\n", encoding="utf-8")
+        self.note(seconds)
+
+    def note(self, seconds: float) -> None:
+        """Save the time spent; 0 when the run has ended."""
+        facts = json.dumps(self._run | {"seconds": seconds}) + "\n"
+        with writing_to(self.path.parent):
+            replace_file(self._facts, lambda file: file.write(facts.encode()))
 
 
 class _Writing:
     """Decides whether a rollout goes on, plans, reports and saves."""
 
     def __init__(
-        self, own: OwnText, rollout: RolloutSettings, settings: HeadSettings, watch: Watch, ends_at: float
+        self, own: OwnText, rollout: RolloutSettings, settings: HeadSettings, watch: Watch, run_began: float
     ) -> None:
-        self._own, self._settings, self._rollout, self._watch, self._ends_at = own, settings, rollout, watch, ends_at
+        self._own, self._settings, self._rollout, self._watch, self._run_began = (
+            own,
+            settings,
+            rollout,
+            watch,
+            run_began,
+        )
         self._began = self._saved = watch.clock()
         self._num_before = own.text.num_answer_tokens
-        self._seconds, self._has_plan = 60 * settings.minutes * settings.text_share, False
+        self._seconds, self._has_plan = settings.text_seconds - own.seconds, False
 
     def goes_on(self, rollout: Rollout) -> bool:
         now, steps = self._watch.clock(), len(rollout.records.steps)
@@ -164,20 +210,28 @@ class _Writing:
         if not self._has_plan and seconds >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
             self._plan(steps / max(seconds, 1e-9))
         if now - self._saved >= _SECONDS_PER_SAVE:
-            self._own.save(rollout)
+            self._own.save(rollout, now - self._run_began)
             self._saved = now
         rate = num_new / max(seconds, 1e-9)
-        self._watch.on_progress(Progress("text", self._num_before + num_new, rate, self._ends_at - now))
+        left = self._run_began + 60 * self._settings.minutes - now
+        self._watch.on_progress(Progress("text", self._num_before + num_new, rate, left))
         return seconds < self._seconds
 
     def _plan(self, steps_per_second: float) -> None:
-        answer, (least, most) = self._rollout.answer_tokens, self._rollout.opening_tokens
-        share = answer / (answer + (least + most) / 2)
-        rate = steps_per_second * self._rollout.num_rows * share
+        cycle = self._rollout.answer_tokens + sum(self._rollout.opening_tokens) / 2
+        rate = steps_per_second * self._rollout.num_rows * self._rollout.answer_tokens / cycle
         self._has_plan = True
-        self._seconds = max(0.0, self._seconds - self._num_before / rate)  # what was written before counts
-        num_wanted, minutes = self._num_before + int(rate * self._seconds), self._seconds / 60
-        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, minutes, self._settings.minutes - minutes))
+        if not self._own.seconds:  # what was written by an ended run counts
+            self._seconds = max(0.0, self._seconds - self._num_before / rate)
+        num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * self._seconds)
+        text_minutes, minutes = self._seconds / 60, self._settings.minutes - self._own.seconds / 60
+        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes - text_minutes))
+
+    def _num_answer_tokens(self, num_steps: float) -> int:
+        """Return how many tokens of answers so many steps write, if all openings and answers have full length."""
+        opening, answer = sum(self._rollout.opening_tokens) / 2, self._rollout.answer_tokens
+        cycles, rest = divmod(num_steps, opening + answer)
+        return int(self._rollout.num_rows * (cycles * answer + max(0.0, rest - opening)))
 
     def _check_answers(self, rollout: Rollout, num_new: int, steps: int) -> None:
         settings = self._rollout

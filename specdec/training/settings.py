@@ -97,3 +97,8 @@ class HeadSettings(BaseModel):
     row_length: int = Field(default=512, ge=16)
     held_out_every: int = Field(default=25, ge=2)
     seed: int = 0
+
+    @property
+    def text_seconds(self) -> float:
+        """The time for text."""
+        return 60 * self.minutes * self.text_share

@@ -71,8 +71,11 @@ class Text:
         tokens = self.tokens.astype(np.uint16) if is_small else self.tokens
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npz")
-        np.savez_compressed(partial, tokens=tokens, offsets=self.offsets, answers=self.answers)
-        partial.replace(path)
+        try:
+            np.savez_compressed(partial, tokens=tokens, offsets=self.offsets, answers=self.answers)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Self:

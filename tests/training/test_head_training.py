@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import head_of, model_digest
 from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
+from specdec.training.own_text import OwnText
 from specdec.training.text import Text
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
@@ -174,6 +176,80 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     before = load_file(tmp_path / "model.safetensors")
     train(Seen(_interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
     assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
+
+
+class Killed(BaseException):
+    """Ends a run as a signal does: nothing is tidied up on its account."""
+
+
+def _kill(stage: str, after: int) -> Callable[[Progress], object]:
+    count = itertools.count()
+
+    def action(progress: Progress) -> None:
+        if progress.stage == stage and next(count) == after:
+            raise Killed
+
+    return action
+
+
+def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
+    made: tuple[TrainedHead, Seen], tmp_path: Path
+) -> None:
+    for after, is_resumed in ((30, False), (20, True)):
+        with pytest.raises(Killed):
+            train(Seen(_kill("training", after)), tmp_path, resume=is_resumed)
+    assert (tmp_path / "training.safetensors").exists()
+    seen = Seen()
+    head = train(seen, tmp_path, resume=True)
+    assert head.acceptance == made[0].acceptance
+    expected = load_file(made[0].folder / "model.safetensors")
+    assert all(
+        torch.equal(tensor, expected[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items()
+    )
+    assert not (tmp_path / "training.safetensors").exists()
+    assert {each.stage for each in seen.reports} == {"training"}
+
+
+def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.training.own_text._SECONDS_PER_SAVE", 2.0)
+        patched.setattr("specdec.training.own_text.OwnText.save", _without_the_last(OwnText.save))
+        with pytest.raises(Killed):
+            train(Seen(_kill("text", 50)), tmp_path)
+    (tmp_path / ".part-model").mkdir()
+    (tmp_path / "text.partial.npz").write_bytes(b"half")
+    written = Text.load(tmp_path / "text.npz")
+    seen = Seen()
+    head = train(seen, tmp_path, resume=True, settings=SETTINGS)
+    assert head.num_answer_tokens > written.num_answer_tokens
+    (plan,) = seen.plans
+    assert 0 < plan.text_minutes < 0.9 * SETTINGS.minutes * SETTINGS.text_share
+    assert plan.text_minutes + plan.training_minutes < SETTINGS.minutes
+    assert head.acceptance.tokens_per_step > 1.1
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "README.md", "config.json", "model.safetensors", "text.json", "text.npz",
+    }  # fmt: skip
+
+
+def _without_the_last(save: Callable[..., None]) -> Callable[..., None]:
+    """Saving as a killed run does it: not when an exception ends it."""
+
+    def saved(*given: Any) -> None:
+        if not isinstance(sys.exc_info()[1], Killed):
+            save(*given)
+
+    return saved
+
+
+def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(Seen(_kill("training", 1)), tmp_path)
+    text = Text.load(tmp_path / "text.npz")
+    longer, seen = SETTINGS.model_copy(update={"minutes": 1.2}), Seen(_interrupt("training", 0))
+    train(seen, tmp_path, settings=longer, resume=True)
+    (plan,) = seen.plans
+    assert plan.num_written == text.num_answer_tokens < Text.load(tmp_path / "text.npz").num_answer_tokens
+    assert plan.text_minutes + plan.training_minutes == pytest.approx(1.2)
 
 
 def with_template() -> Any:

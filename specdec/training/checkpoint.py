@@ -1,0 +1,75 @@
+"""The state of an unfinished training run in its folder, from which a resumed run goes on."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from specdec.training.acceptance import Acceptance
+from specdec.training.run import Resumed, Run
+
+_FILE = "training.safetensors"
+_UNREADABLE = OSError, ValueError, KeyError, TypeError, SafetensorError
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A training run at one of its evaluations.
+
+    Attributes:
+        num_documents: of the text that it trains on.
+        seconds: planned for the training.
+        best: acceptance of the head in the folder; None without one.
+        resumed: what ``Trainer.train`` goes on from.
+    """
+
+    num_documents: int
+    seconds: float
+    best: Acceptance | None
+    resumed: Resumed
+
+    def save(self, folder: Path) -> None:
+        """Replace the folder's checkpoint."""
+        run = asdict(self.resumed.run)
+        best = self.best and asdict(self.best)
+        facts = {"num_documents": self.num_documents, "seconds": self.seconds, "best": best, "run": run}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.resumed.tensors.items()}
+        partial = folder / f".part-{os.getpid()}-{_FILE}"
+        try:
+            save_file(tensors, partial, metadata={"specdec": json.dumps(facts)})
+            partial.replace(folder / _FILE)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path, num_documents: int, device: torch.device) -> "Checkpoint | None":
+        """Return the folder's checkpoint; None if there is none for a text of ``num_documents``, or it is damaged."""
+        try:
+            with safe_open(folder / _FILE, framework="pt", device=str(device)) as file:
+                facts = json.loads(file.metadata()["specdec"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            best = _acceptance(facts["best"]) if facts["best"] else None
+            checkpoint = cls(facts["num_documents"], facts["seconds"], best, Resumed(_run(facts["run"]), tensors))
+        except _UNREADABLE:
+            return None
+        return checkpoint if checkpoint.num_documents == num_documents else None
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove the checkpoint of a run that has ended."""
+    (folder / _FILE).unlink(missing_ok=True)
+
+
+def _run(facts: dict[str, Any]) -> Run:
+    losses = [(update, loss) for update, loss in facts["losses"]]
+    evaluations = [(update, _acceptance(found)) for update, found in facts["evaluations"]]
+    return Run(**facts | {"losses": losses, "evaluations": evaluations})
+
+
+def _acceptance(facts: dict[str, Any]) -> Acceptance:
+    return Acceptance(tuple(facts["accuracy"]), tuple(facts["chain"]), facts["num_positions"])
