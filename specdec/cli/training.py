@@ -18,6 +18,7 @@ from specdec.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec.training import Progress, TrainedHead
+    from specdec.training.text_export import Layout
 
 _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BETWEEN_DRAWINGS = 0.5
@@ -51,19 +52,31 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="for text and training")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the text of an earlier run")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
+    ] = False,
+    export: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            metavar="LAYOUT FILE",
+            show_default=False,
+            help="write the text as training data for specforge or speculators, and train no head",
+        ),
+    ] = None,
     threads: Threads = None,
 ) -> None:
     """Train a draft head on text that the model writes itself.
 
     No data is needed. A plan is printed first. Text is kept in the head's folder, and so is the best head so far, by
-    accepted length on held-out text. Ctrl-C ends the run with it.
+    accepted length on held-out text. Ctrl-C ends the run with it. A run that was interrupted or killed goes on with
+    --resume and the same options, and counts the time before; with other options, a new run goes on with its text.
     """
     with before_anything_runs():
         if minutes <= 0:
             raise RequestError(f"--minutes {minutes:g}: give more than 0")
         from specdec.training import HeadSettings, Watch, train_head
 
+        layout = None if export is None else _layout(export[0])
         use_threads(threads)
         loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
         tokens = None if prompts is None else _encoded(prompts, tokenizer)
@@ -72,7 +85,11 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     try:
         with refusing(), _progress() as show:
             watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
-            head = train_head(loaded, tokenizer, out, settings, tokens, resume, watch)
+            given = loaded, tokenizer, out, settings, tokens, resume, watch
+            if layout is not None and export is not None:
+                console.print(_export(layout, export[1], given), soft_wrap=True)
+                return
+            head = train_head(*given)
     except KeyboardInterrupt:
         message = "interrupted before a head was trained; the text so far is kept: --resume goes on with it"
         Console(stderr=True, highlight=False).print(message, soft_wrap=True)
@@ -80,6 +97,25 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     _print(console, head, is_found=out is None)
     if head.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _layout(name: str) -> "Layout":
+    from specdec.training.text_export import Layout
+
+    try:
+        return Layout(name)
+    except ValueError:
+        raise RequestError(f"--export {name}: give specforge or speculators") from None
+
+
+def _export(layout: "Layout", path: Path, given: tuple[Any, ...]) -> str:
+    """Write the model's text as a file; return what was written."""
+    from specdec.training import write_own_text
+    from specdec.training.text_export import write_text
+
+    text, script = write_own_text(*given)
+    write_text(path, layout, text, script, given[1])
+    return f"{path}: {len(text):,} documents, {text.num_answer_tokens:,} answer tokens, for {layout.value}"
 
 
 def _print(console: Console, head: "TrainedHead", is_found: bool) -> None:

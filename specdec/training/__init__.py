@@ -6,15 +6,15 @@ from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.settings import HeadSettings
 
 if TYPE_CHECKING:
-    from specdec.training.head_training import TrainedHead, train_head
+    from specdec.training.head_training import TrainedHead, train_head, write_own_text
 
-__all__ = ["HeadSettings", "Plan", "Progress", "TrainedHead", "Watch", "train_head"]
+__all__ = ["HeadSettings", "Plan", "Progress", "TrainedHead", "Watch", "train_head", "write_own_text"]
 
 if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import the training itself at first use: it needs transformers' models."""
-        if name in {"TrainedHead", "train_head"}:
+        if name in {"TrainedHead", "train_head", "write_own_text"}:
             from specdec.training import head_training
 
             return getattr(head_training, name)

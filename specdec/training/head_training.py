@@ -29,6 +29,7 @@ from specdec.training.own_text import OwnText, script_for
 from specdec.training.packing import PackedRows, pack
 from specdec.training.progress import Progress, Watch
 from specdec.training.run import Resumed, Run
+from specdec.training.script import Script
 from specdec.training.settings import HeadSettings, TrainingSettings
 from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
@@ -99,12 +100,8 @@ def train_head(
             out.
     """
     settings, watch = settings or HeadSettings(), watch or Watch()
-    script, digest = script_for(model, tokenizer, prompts), model_digest(model)
-    if out is None and not digest:
-        raise RequestError(
-            f"the weights of {name_of(model)} can't be read here, so auto wouldn't find its head: give a folder (--out)"
-        )
-    folder = folder_for(digest) if out is None else out
+    script, place = script_for(model, tokenizer, prompts), _place(model, out)
+    folder, digest = place.folder, place.digest
     config = eagle3_config(model, settings.draft_vocab_size)
     target = TargetStates(model, config.target_layers(model.config.get_text_config().num_hidden_layers))
     prepare_folder(folder, _disk_bytes(config))
@@ -120,13 +117,50 @@ def train_head(
             torch.cuda.empty_cache()  # of the rollout's keys and values
         remedy = f"what there is in {folder} is kept; make the draft vocabulary smaller, or go on with more free memory"
         with within_memory(f"{remedy} (--resume)"):
-            training = _Training(model, target, own.text, settings, watch, Place(folder, digest))
+            training = _Training(model, target, own.text, settings, watch, place)
             head = training.run(began, checkpoint)
     if not head.is_interrupted:
         with writing_to(folder):
             remove_checkpoint(folder)
         own.note(0.0)
     return head
+
+
+def write_own_text(
+    model: Any,
+    tokenizer: Any,
+    out: Path | None = None,
+    settings: HeadSettings | None = None,
+    prompts: Sequence[Sequence[int]] | None = None,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> tuple[Text, Script]:
+    """Let a model write text, in all the time given, without training a head; return it with what surrounds it.
+
+    The text is kept in the folder, where ``train_head`` goes on with it. ``resume`` goes on with an interrupted run of
+    the same settings, and returns the text of any other run as it is. Arguments and errors are those of ``train_head``.
+    """
+    settings = (settings or HeadSettings()).model_copy(update={"text_share": 1.0})
+    script, place, watch = script_for(model, tokenizer, prompts), _place(model, out), watch or Watch()
+    prepare_folder(place.folder, 0)
+    own = OwnText(place.folder, place.digest, settings, resume)
+    if own.seconds or not len(own.text):
+        with without_cudnn(model.device):
+            own.extend(model, script, settings, watch, watch.clock() - own.seconds)
+        own.note(0.0)
+    if not len(own.text):
+        raise ModelError(f"{name_of(model)} wrote no answers in this time: allow more minutes")
+    return own.text, script
+
+
+def _place(model: Any, out: Path | None) -> Place:
+    """Return where a model's head is put: ``out``, or where ``auto`` looks for it."""
+    digest = model_digest(model)
+    if out is None and not digest:
+        raise RequestError(
+            f"the weights of {name_of(model)} can't be read here, so auto wouldn't find its head: give a folder (--out)"
+        )
+    return Place(folder_for(digest) if out is None else out, digest)
 
 
 def _disk_bytes(config: Eagle3Config) -> int:

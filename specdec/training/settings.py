@@ -79,7 +79,7 @@ class HeadSettings(BaseModel):
     Attributes:
         minutes: time for everything.
         draft_vocab_size: size of the draft vocabulary.
-        text_share: share of the time in which the target writes text.
+        text_share: share of the time in which the target writes text; below 1 for a head.
         answer_tokens: most tokens of an answer.
         num_rows: documents written side by side, if memory allows; None for 128 on a CPU and 4,096 on a GPU.
         row_length: tokens of a packed row.
@@ -91,7 +91,7 @@ class HeadSettings(BaseModel):
 
     minutes: float = Field(default=60.0, gt=0)
     draft_vocab_size: int = Field(default=8192, ge=1)
-    text_share: float = Field(default=0.4, gt=0, lt=1)
+    text_share: float = Field(default=0.4, gt=0, le=1)
     answer_tokens: int = Field(default=256, ge=1)
     num_rows: int | None = Field(default=None, ge=1)
     row_length: int = Field(default=512, ge=16)
