@@ -24,7 +24,7 @@ from specdec.training.text import Text
 FILE = "text.npz"
 _LONGEST_PROMPT = 512
 _MEASURED_SECONDS = 5.0
-_SECONDS_PER_SAVE = 120.0
+_SECONDS_PER_SAVE, _FEWEST_SAVES = 120.0, 6
 _ROWS, _ROWS_ON_GPU = 128, 4096
 _MOST_MEMORY = 0.6  # of a GPU's free memory
 _MOST_BYTES = 2**31  # of keys and values on a CPU
@@ -209,7 +209,7 @@ class _Writing:
         self._check_answers(rollout, num_new, steps)
         if not self._has_plan and seconds >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
             self._plan(steps / max(seconds, 1e-9))
-        if now - self._saved >= _SECONDS_PER_SAVE:
+        if now - self._saved >= min(_SECONDS_PER_SAVE, self._settings.text_seconds / _FEWEST_SAVES):
             self._own.save(rollout, now - self._run_began)
             self._saved = now
         rate = num_new / max(seconds, 1e-9)

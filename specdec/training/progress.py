@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from specdec.training.expectation import expectation
 
+_LEAST_MINUTES = 1e-6  # of a training, above rounding
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -16,7 +18,7 @@ class Plan:
         num_written: answer tokens that were written before.
         tokens_per_second: measured while the first ones were written; 0 if none have to be written.
         text_minutes: time for the text.
-        training_minutes: time for the training that follows.
+        training_minutes: time for the training that follows; 0 without one.
     """
 
     num_answer_tokens: int
@@ -29,8 +31,11 @@ class Plan:
         """Return the plan in words."""
         before = f", {self.num_written:,} of them written before" if self.num_written else ""
         rate = f" at about {self.tokens_per_second:,.0f} tokens/s" if self.tokens_per_second else ""
+        text = f"text: about {self.num_answer_tokens:,} answer tokens in {self.text_minutes:.3g} minutes{rate}{before}"
+        if self.training_minutes < _LEAST_MINUTES:
+            return [text]
         return [
-            f"text: about {self.num_answer_tokens:,} answer tokens in {self.text_minutes:.3g} minutes{rate}{before}",
+            text,
             f"training: {self.training_minutes:.3g} minutes, with evaluations on held-out text",
             f"to expect: {expectation(self.num_answer_tokens)}",
         ]

@@ -212,7 +212,6 @@ def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
 
 def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("specdec.training.own_text._SECONDS_PER_SAVE", 2.0)
         patched.setattr("specdec.training.own_text.OwnText.save", _without_the_last(OwnText.save))
         with pytest.raises(Killed):
             train(Seen(_kill("text", 50)), tmp_path)
