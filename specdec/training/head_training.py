@@ -81,8 +81,8 @@ def train_head(
     """Train an EAGLE-3 head for a model on text that the model writes, and write its folder.
 
     The best head so far is in the folder from the first evaluation on. Ctrl-C ends the run with it; before that, the
-    text so far is saved and KeyboardInterrupt is raised. Text is saved every two minutes or more often, and the state of
-    the training at each evaluation, so a run that is killed can be resumed.
+    text so far is saved and KeyboardInterrupt is raised. Text is saved every two minutes or more often, and the state
+    of the training at each evaluation, so a run that is killed can be resumed.
 
     Args:
         model: a transformers model in evaluation mode, on the device to train on.
