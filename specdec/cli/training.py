@@ -14,14 +14,16 @@ from rich.text import Text
 
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, refusing, use_threads
-from specdec.errors import RequestError
+from specdec.cli.progress import status
+from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
-    from specdec.training import Progress, TrainedHead
+    from specdec.training import HeadSettings, Progress, TrainedHead
     from specdec.training.text_export import Layout
 
 _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BETWEEN_DRAWINGS = 0.5
+_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE = 20.0, 0.02  # for decoding with the new head
 
 
 class Kind(Enum):
@@ -63,6 +65,10 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             help="write the text as training data for specforge or speculators, and train no head",
         ),
     ] = None,
+    has_report: Annotated[
+        bool,
+        typer.Option("--report/--no-report", help="write report.html into the head's folder, with curves and speeds"),
+    ] = True,
     threads: Threads = None,
 ) -> None:
     """Train a draft head on text that the model writes itself.
@@ -95,6 +101,14 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         Console(stderr=True, highlight=False).print(message, soft_wrap=True)
         raise
     _print(console, head, is_found=out is None)
+    if has_report:
+        facts = {
+            "model": model,
+            "minutes": f"{minutes:g}",
+            "draft vocabulary": f"{vocabulary:,} tokens",
+            "seed": str(seed),
+        }
+        _report(console, head, (loaded, tokenizer), settings, facts)
     if head.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -132,6 +146,29 @@ def _print(console: Console, head: "TrainedHead", is_found: bool) -> None:
         console.print("compare: specdec compare auto:head=false auto eagle3 --model MODEL", soft_wrap=True)
     else:
         console.print(f"use it: --proposer eagle3:head={head.folder}", soft_wrap=True)
+
+
+def _report(
+    console: Console, head: "TrainedHead", loaded: tuple[Any, Any], settings: "HeadSettings", facts: dict[str, str]
+) -> None:
+    """Write the report page; what keeps it from being written is printed, as the head is there all the same."""
+    try:
+        from specdec.pictures.training_report import check_training_report, measure_head, write_training_report
+
+        check_training_report()
+        comparison = None
+        if not head.is_interrupted:
+            with status("measuring the head on this machine"):
+                seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * settings.minutes)
+                comparison = measure_head(*loaded, head.folder, seconds)
+        path = head.folder / "report.html"
+        write_training_report(path, head, comparison, facts)
+    except SpecdecError as error:
+        console.print(f"no report page: {error}", soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print("no report page: interrupted", soft_wrap=True)
+    else:
+        console.print(f"report: {path}", soft_wrap=True)
 
 
 def _encoded(path: Path, tokenizer: Any) -> list[list[int]]:

@@ -9,12 +9,14 @@ from specdec.machine.extras import needs
 def page_environment(package: str) -> Any:
     """A jinja2 environment for the HTML templates in a package: it escapes everything, and undefined names raise.
 
+    Templates may include ``page.css``, the style of all reports.
+
     Raises:
         RequestError: jinja2 isn't installed.
     """
     jinja = needs("jinja2", "compare", "a page")
     environment = jinja.Environment(
-        loader=jinja.PackageLoader(package, "."),
+        loader=jinja.ChoiceLoader([jinja.PackageLoader(name, ".") for name in (package, "specdec.comparison")]),
         autoescape=True,
         undefined=jinja.StrictUndefined,
         trim_blocks=True,

@@ -1,23 +1,35 @@
 """The tokens per step to expect of a head, from the curve that was measured on SmolLM2."""
 
+import math
+
 # Answer tokens, and tokens per step of trees with 8 nodes on prompts that were never trained on:
 # benchmarks/notebook/2026-11-26-heads.md; the first is of two cores.
 _CURVE = (240_000, 1.7), (500_000, 1.8), (1_000_000, 2.0), (2_500_000, 2.3), (5_000_000, 2.4), (10_000_000, 2.6)
+LEAST_TOKENS = _CURVE[0][0]
+_MOST_MINUTES = 2 * 24 * 60  # that are worth naming
 
 
-def expectation(num_answer_tokens: int) -> str:
-    """Return what so much text was worth on SmolLM2, in words."""
+def expectation(num_answer_tokens: int, minutes_for_least: float = math.inf) -> str:
+    """Return what so much text was worth on SmolLM2, in words.
+
+    Args:
+        num_answer_tokens: of the text.
+        minutes_for_least: minutes in which a run has ``LEAST_TOKENS``.
+    """
     reached = [point for point in _CURVE if point[0] <= num_answer_tokens]
-    if not reached:
-        tokens, gained = _CURVE[0]
+    if reached:
+        tokens, gained = reached[-1]
         return (
-            f"less text than any measured head had: on SmolLM2, {_millions(tokens)} gave {gained} tokens per step in "
-            "trees of 8 nodes, and each doubling 0.2 more"
+            f"about {gained} tokens per step in trees of 8 nodes, where plain decoding has 1: that is what {_millions(tokens)} "
+            "brought on SmolLM2, and each doubling 0.2 more; larger models may gain more"
         )
-    tokens, gained = reached[-1]
+    tokens, gained = _CURVE[0]
+    remedy = (
+        f"; give about --minutes {math.ceil(minutes_for_least)} for that" if minutes_for_least <= _MOST_MINUTES else ""
+    )
     return (
-        f"on SmolLM2, {_millions(tokens)} gave {gained} tokens per step in trees of 8 nodes, and each doubling 0.2 "
-        "more; on larger models it may be more"
+        f"little: no head was measured that had learnt from less than {_millions(tokens)}, which brought {gained} tokens "
+        f"per step in trees of 8 nodes on SmolLM2, where plain decoding has 1{remedy}"
     )
 
 

@@ -60,6 +60,7 @@ class TrainedHead:
         acceptance: of the best head, on held-out text.
         num_answer_tokens: of the text.
         is_interrupted: True if Ctrl-C ended the training; the head is the best until then.
+        run: losses and evaluations of the training.
     """
 
     folder: Path
@@ -67,6 +68,7 @@ class TrainedHead:
     acceptance: Acceptance
     num_answer_tokens: int
     is_interrupted: bool
+    run: Run
 
 
 def train_head(
@@ -190,6 +192,7 @@ class _Training:
         training = self._training_settings()
         self.trainer = Trainer(self.head, target, output, held_out, training, generator, watch.clock)
         self.best: Acceptance | None = None
+        self.seen = Run()
 
     def _rows(self) -> tuple[PackedRows, PackedRows]:
         """Return the packed rows to train on and those to evaluate on, whose documents don't change on a resume."""
@@ -249,7 +252,8 @@ class _Training:
                 raise
             is_interrupted = True
         assert self.best is not None, "the start is evaluated"
-        return TrainedHead(folder, self.place.digest, self.best, self.text.num_answer_tokens, is_interrupted)
+        num_tokens = self.text.num_answer_tokens
+        return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen)
 
     def _watching(self, ends_at: float) -> Callable[[Run], None]:
         """Return a function that keeps the best head of a run and reports progress."""
@@ -257,6 +261,7 @@ class _Training:
 
         def watch(run: Run) -> None:
             nonlocal num_seen
+            self.seen = run
             if len(run.evaluations) > num_seen:
                 num_seen = len(run.evaluations)
                 update, found = run.evaluations[-1]

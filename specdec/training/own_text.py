@@ -136,7 +136,8 @@ class OwnText:
         left = settings.text_seconds - self.seconds
         if self.seconds and left <= 0:
             minutes = (60 * settings.minutes - self.seconds) / 60
-            watch.on_plan(Plan(self.text.num_answer_tokens, self.text.num_answer_tokens, 0.0, 0.0, minutes))
+            num_written = self.text.num_answer_tokens
+            watch.on_plan(Plan(num_written, num_written, 0.0, 0.0, minutes, script.description))
             return
         rollout_settings = _rollout_settings(model, script, settings)
         while True:
@@ -208,7 +209,7 @@ class _Writing:
         num_new, seconds = rollout.records.num_answer_tokens(), now - self._began
         self._check_answers(rollout, num_new, steps)
         if not self._has_plan and seconds >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
-            self._plan(steps / max(seconds, 1e-9))
+            self._plan(rollout, steps / max(seconds, 1e-9))
         if now - self._saved >= min(_SECONDS_PER_SAVE, self._settings.text_seconds / _FEWEST_SAVES):
             self._own.save(rollout, now - self._run_began)
             self._saved = now
@@ -217,7 +218,7 @@ class _Writing:
         self._watch.on_progress(Progress("text", self._num_before + num_new, rate, left))
         return seconds < self._seconds
 
-    def _plan(self, steps_per_second: float) -> None:
+    def _plan(self, rollout: Rollout, steps_per_second: float) -> None:
         cycle = self._rollout.answer_tokens + sum(self._rollout.opening_tokens) / 2
         rate = steps_per_second * self._rollout.num_rows * self._rollout.answer_tokens / cycle
         self._has_plan = True
@@ -225,7 +226,8 @@ class _Writing:
             self._seconds = max(0.0, self._seconds - self._num_before / rate)
         num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * self._seconds)
         text_minutes, minutes = self._seconds / 60, self._settings.minutes - self._own.seconds / 60
-        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes - text_minutes))
+        source = rollout.script.description
+        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes - text_minutes, source))
 
     def _num_answer_tokens(self, num_steps: float) -> int:
         """Return how many tokens of answers so many steps write, if all openings and answers have full length."""

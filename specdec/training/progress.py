@@ -1,10 +1,11 @@
 """The plan and the progress of a training run."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specdec.training.expectation import expectation
+from specdec.training.expectation import LEAST_TOKENS, expectation
 
 _LEAST_MINUTES = 1e-6  # of a training, above rounding
 
@@ -19,6 +20,7 @@ class Plan:
         tokens_per_second: measured while the first ones were written; 0 if none have to be written.
         text_minutes: time for the text.
         training_minutes: time for the training that follows; 0 without one.
+        source: what the model writes, in words.
     """
 
     num_answer_tokens: int
@@ -26,19 +28,34 @@ class Plan:
     tokens_per_second: float
     text_minutes: float
     training_minutes: float
+    source: str
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
+        return [self._text()] if self.training_minutes < _LEAST_MINUTES else [self._text(), *self._training()]
+
+    def _text(self) -> str:
+        if not self.tokens_per_second:
+            return f"text: {self.num_answer_tokens:,} answer tokens, all of them written before"
         before = f", {self.num_written:,} of them written before" if self.num_written else ""
-        rate = f" at about {self.tokens_per_second:,.0f} tokens/s" if self.tokens_per_second else ""
-        text = f"text: about {self.num_answer_tokens:,} answer tokens in {self.text_minutes:.3g} minutes{rate}{before}"
-        if self.training_minutes < _LEAST_MINUTES:
-            return [text]
+        return (
+            f"text: the model writes {self.source}: about {self.num_answer_tokens:,} answer tokens in "
+            f"{self.text_minutes:.3g} minutes, at {self.tokens_per_second:,.0f} tokens/s{before}"
+        )
+
+    def _training(self) -> list[str]:
         return [
-            text,
-            f"training: {self.training_minutes:.3g} minutes, with evaluations on held-out text",
-            f"to expect: {expectation(self.num_answer_tokens)}",
+            f"training: an EAGLE-3 head, the one kind that is trained so far, for {self.training_minutes:.3g} minutes; "
+            "the best by accepted length on held-out text is kept",
+            f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}",
         ]
+
+    def _minutes_for(self, num_answer_tokens: int) -> float:
+        """Return the time for a run with this much text, with the same shares; infinite if no rate is known."""
+        if not self.tokens_per_second:
+            return math.inf
+        minutes = num_answer_tokens / self.tokens_per_second / 60
+        return minutes * (self.text_minutes + self.training_minutes) / max(self.text_minutes, _LEAST_MINUTES)
 
 
 @dataclass(frozen=True, slots=True)

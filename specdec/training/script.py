@@ -60,3 +60,10 @@ class Script:
     def continuation(cls, first: int, ends: Sequence[int]) -> Self:
         """Free text after the token that begins a text, for models without a chat template."""
         return cls([first], [[]], None, [], list(ends))
+
+    @property
+    def description(self) -> str:
+        """What the target writes, as the end of a sentence about it."""
+        if self.bridge:
+            return "instructions, by the open user turn of its chat template, and answers to them"
+        return "answers to the given prompts" if any(self.openings) else "free text, as there is no chat template"

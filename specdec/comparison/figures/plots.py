@@ -36,7 +36,7 @@ _MOST_LENGTHS = 12  # longer accepted lengths share the last bar
 _NUM_BINS = 8
 
 
-_Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # returns a figure, and its Plot without the SVG
+Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # returns a figure, and its Plot without the SVG
 
 
 def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
@@ -56,15 +56,20 @@ def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
 
 def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, salt: str) -> list[Plot]:
     """Draw all figures of a comparison; ``salt`` makes their ids unique within the page."""
-    makers: list[_Maker] = [speed_ups, phases, accepted_lengths, by_category, by_position]
+    makers: list[Maker] = [speed_ups, phases, accepted_lengths, by_category, by_position]
     if costs is not None:
         makers.append(partial(pass_costs, costs=costs))
-    plots = []
     for name in (row.strategy for row in comparison.drafting):
         if sources := contributions(comparison.runs_of(name)):
             makers += [
                 partial(_of_merge, make, name, sources) for make in (merges.contribution_by_depth, merges.calibration)
             ]
+    return draw_all(makers, comparison, styles, salt)
+
+
+def draw_all(makers: Sequence[Maker], comparison: Comparison, styles: dict[str, Style], salt: str) -> list[Plot]:
+    """Draw the figures of ``makers``, such as ``speed_ups``; ``salt`` makes their ids unique within the page."""
+    plots = []
     for index, make in enumerate(makers):
         with look({"svg.hashsalt": f"{salt} {index}"}):
             figure, plot = make(comparison, styles)

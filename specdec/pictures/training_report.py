@@ -1,0 +1,98 @@
+"""A head's training as one HTML page: curves, and what the head brings on this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec.comparison.figures.plots import by_category, draw_all, speed_ups, styles_of
+from specdec.comparison.page_environment import page_environment
+from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, select
+from specdec.comparison.results import Comparison
+from specdec.comparison.sentences import verdict
+from specdec.comparison.session import ComparisonSession
+from specdec.errors import SpecdecError
+from specdec.machine.extras import needs
+from specdec.machine.facts import machine_facts
+from specdec.pictures.training_figures import curves
+from specdec.training import TrainedHead
+from specdec.training.disk import writing_to
+
+_NEW_TOKENS = 64
+_MODULES = "jinja2", "matplotlib", "scipy.stats"
+
+
+def check_training_report() -> None:
+    """Check that a report can be made.
+
+    Raises:
+        RequestError: a library isn't installed.
+    """
+    for module in _MODULES:
+        needs(module, "compare", "a report")
+
+
+def measure_head(
+    model: Any,
+    tokenizer: Any,
+    folder: Path,
+    seconds: float,
+    prompts: Sequence[EvaluationPrompt] | None = None,
+) -> Comparison | None:
+    """Decode a prompt of each category without drafts, with ``auto``'s other sources, with the head, and with both.
+
+    Args:
+        model: the target.
+        tokenizer: the model's.
+        folder: the head's.
+        seconds: no further run starts after this time.
+        prompts: to decode; None for the built-in ones.
+
+    Returns:
+        The comparison; None if not every strategy decoded a prompt.
+    """
+    strategies = {
+        "auto without the head": "auto:head=false",
+        "the head alone": f"eagle3:head={folder}",
+        "auto with the head": f"auto+eagle3:head={folder}",
+    }
+    chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
+    try:
+        with ComparisonSession(
+            model, strategies, chosen, tokenizer=tokenizer, backend="hf", max_new_tokens=_NEW_TOKENS
+        ) as session:
+            return session.run(seconds=seconds)
+    except SpecdecError:
+        return None
+
+
+def write_training_report(path: Path, head: TrainedHead, comparison: Comparison | None, facts: dict[str, str]) -> None:
+    """Write the page.
+
+    Args:
+        path: the file.
+        head: the trained head.
+        comparison: from ``measure_head``; without it the page has curves alone.
+        facts: what the training was given, by name.
+
+    Raises:
+        RequestError: a library is missing, or the file can't be written.
+    """
+    check_training_report()
+    plots = curves(head.run)
+    styles = styles_of([comparison] if comparison else [])
+    if comparison is not None:
+        plots += draw_all([by_category, speed_ups], comparison, styles, salt="specdec training")
+    page = (
+        page_environment("specdec.pictures")
+        .get_template("training.html.j2")
+        .render(
+            head=head,
+            comparison=comparison,
+            verdict="" if comparison is None else verdict(comparison),
+            styles=styles,
+            plots=plots,
+            facts=facts | {"machine": ", ".join(machine_facts().values())},
+        )
+    )
+    with writing_to(path.parent):
+        path.write_text(page, encoding="utf-8")
