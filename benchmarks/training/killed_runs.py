@@ -1,56 +1,85 @@
-"""Does a training run that is killed and resumed again and again end with the figures of an uninterrupted one?
+"""Does a training run that is killed and resumed again and again end with the head of an uninterrupted one?
 
-`specdec train head` runs once to its end, and once more while SIGKILL ends it at random moments, after each of which
-`--resume` goes on. Both heads are printed as the command reports them.
+The built-in model's head is trained once to the end, and once more while SIGKILL ends its process at random moments,
+after each of which another process resumes it. A simulated clock gives both the same amount of work on any machine. Kills
+in training leave every weight as it would have been; kills while text is written lead to other text, and so to figures
+that differ as those of two seeds do.
 """
 
 import argparse
+import json
+import os
 import random
-import re
-import subprocess
-import sys
-import time
+import signal
+from multiprocessing import get_context
 from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from specdec import demo
+from specdec.training import HeadSettings, Progress, Watch, train_head
+
+SETTINGS = HeadSettings(minutes=1.0, text_share=0.1, num_rows=32)
+SECONDS_PER_READING = 0.15
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks killed_runs", description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--out", type=Path, required=True, help="a folder for all heads")
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--seconds", type=float, nargs=2, default=[20.0, 90.0], help="least and most until a kill")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--stages", nargs="+", choices=("text", "training"), default=["training", "text"])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="a folder for both heads")
     arguments = parser.parse_args()
-    command = [
-        sys.executable, "-m", "specdec", "train", "head", "--resume", "--model", arguments.model,
-        "--minutes", str(arguments.minutes), "--threads", str(arguments.threads), "--out",
-    ]  # fmt: skip
-    print("killed:", killed_and_resumed([*command, str(arguments.out / "killed")], arguments), flush=True)
-    print("uninterrupted:", finished([*command, str(arguments.out / "uninterrupted")]), flush=True)
+    expected = run(arguments.out / "uninterrupted", None)
+    print("uninterrupted:", expected, flush=True)
+    for stage in arguments.stages:
+        draw, folder = random.Random(arguments.seed), arguments.out / stage
+        for _ in range(arguments.kills):
+            after = draw.randrange(3, 40 if stage == "training" else 12)
+            print(f"killed after {after} reports of {stage}: {run(folder, (stage, after))}", flush=True)
+        print(f"killed in {stage}: {run(folder, None)}", flush=True)
+        print("weights:", difference(arguments.out / "uninterrupted", folder), flush=True)
 
 
-def killed_and_resumed(command: list[str], arguments: argparse.Namespace) -> str:
-    """Kill the command at random moments, then let it end; return its report."""
-    draw = random.Random(arguments.seed)
-    for _ in range(arguments.kills):
-        began, seconds = time.perf_counter(), draw.uniform(*arguments.seconds)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        stages = re.findall("^(text|training):", process.communicate()[1], flags=re.MULTILINE)
-        stage = stages[-1] if stages else "the start, or before the first report"
-        print(f"killed after {time.perf_counter() - began:.0f} s, in {stage}", flush=True)
-    return finished(command)
+def run(folder: Path, kill: tuple[str, int] | None) -> str:
+    """Train in a process of its own; return its head's figures, or how it ended."""
+    process = get_context("spawn").Process(target=train, args=(folder, kill))
+    process.start()
+    process.join()
+    if process.exitcode:
+        return f"exit code {process.exitcode}"
+    return (folder / "figures.json").read_text(encoding="utf-8")
 
 
-def finished(command: list[str]) -> str:
-    """Run the command to its end; return its report."""
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return next(line for line in found.splitlines() if line.startswith("the best head"))
+def train(folder: Path, kill: tuple[str, int] | None) -> None:
+    """Train or resume; SIGKILL after a number of reports of a stage."""
+    torch.set_num_threads(1)
+    num_reports, now = 0, 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += SECONDS_PER_READING
+        return now
+
+    def watch(progress: Progress) -> None:
+        nonlocal num_reports
+        num_reports += kill is not None and progress.stage == kill[0]
+        if kill is not None and num_reports == kill[1]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model, tokenizer = demo.load()
+    head = train_head(model, tokenizer, folder, SETTINGS, resume=True, watch=Watch(on_progress=watch, clock=clock))
+    figures = {"tokens_per_step": head.acceptance.tokens_per_step, "updates": head.run.num_updates,
+               "answer_tokens": head.num_answer_tokens}  # fmt: skip
+    (folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
+
+
+def difference(folder: Path, other: Path) -> str:
+    """Compare the weights of two heads."""
+    ours, theirs = (load_file(each / "model.safetensors") for each in (folder, other))
+    differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    return f"{len(differ)} of {len(ours)} tensors differ"
 
 
 if __name__ == "__main__":

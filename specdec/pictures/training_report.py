@@ -8,7 +8,6 @@ from specdec.comparison.figures.plots import by_category, draw_all, speed_ups, s
 from specdec.comparison.page_environment import page_environment
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, select
 from specdec.comparison.results import Comparison
-from specdec.comparison.sentences import verdict
 from specdec.comparison.session import ComparisonSession
 from specdec.errors import SpecdecError
 from specdec.machine.extras import needs
@@ -18,6 +17,7 @@ from specdec.training import TrainedHead
 from specdec.training.disk import writing_to
 
 _NEW_TOKENS = 64
+_WITHOUT, _WITH = "auto without the head", "auto with the head"
 _MODULES = "jinja2", "matplotlib", "scipy.stats"
 
 
@@ -51,9 +51,9 @@ def measure_head(
         The comparison; None if not every strategy decoded a prompt.
     """
     strategies = {
-        "auto without the head": "auto:head=false",
+        _WITHOUT: "auto:head=false",
         "the head alone": f"eagle3:head={folder}",
-        "auto with the head": f"auto+eagle3:head={folder}",
+        _WITH: f"auto+eagle3:head={folder}",
     }
     chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
     try:
@@ -81,14 +81,14 @@ def write_training_report(path: Path, head: TrainedHead, comparison: Comparison 
     plots = curves(head.run)
     styles = styles_of([comparison] if comparison else [])
     if comparison is not None:
-        plots += draw_all([by_category, speed_ups], comparison, styles, salt="specdec training")
+        plots += draw_all([by_category, speed_ups], comparison, styles, salt="specdec head")
     page = (
         page_environment("specdec.pictures")
         .get_template("training.html.j2")
         .render(
             head=head,
             comparison=comparison,
-            verdict="" if comparison is None else verdict(comparison),
+            speeds="" if comparison is None else _speeds(comparison),
             styles=styles,
             plots=plots,
             facts=facts | {"machine": ", ".join(machine_facts().values())},
@@ -96,3 +96,12 @@ def write_training_report(path: Path, head: TrainedHead, comparison: Comparison 
     )
     with writing_to(path.parent):
         path.write_text(page, encoding="utf-8")
+
+
+def _speeds(comparison: Comparison) -> str:
+    """Return how fast ``auto`` is with and without the head."""
+    ratios = {row.strategy: row.speed_up.value for row in comparison.rows}
+    return (
+        f"With the head, auto decodes {ratios[_WITH]:.2f} times as fast as plain decoding; without it, "
+        f"{ratios[_WITHOUT]:.2f} times."
+    )

@@ -20,15 +20,14 @@ def expectation(num_answer_tokens: int, minutes_for_least: float = math.inf) -> 
     if reached:
         tokens, gained = reached[-1]
         return (
-            f"about {gained} tokens per step in trees of 8 nodes, where plain decoding has 1: that is what {_millions(tokens)} "
-            "brought on SmolLM2, and each doubling 0.2 more; larger models may gain more"
+            f"about {gained} tokens per step in trees of 8 nodes, where plain decoding has 1: {_millions(tokens)} "
+            "brought that on SmolLM2, and each doubling 0.2 more; larger models may gain more"
         )
-    tokens, gained = _CURVE[0]
-    remedy = (
-        f"; give about --minutes {math.ceil(minutes_for_least)} for that" if minutes_for_least <= _MOST_MINUTES else ""
-    )
+    (tokens, gained), remedy = _CURVE[0], ""
+    if minutes_for_least <= _MOST_MINUTES:
+        remedy = f"; give about --minutes {math.ceil(minutes_for_least)} for that"
     return (
-        f"little: no head was measured that had learnt from less than {_millions(tokens)}, which brought {gained} tokens "
+        f"little: the least text that a head was measured with is {_millions(tokens)}, which brought {gained} tokens "
         f"per step in trees of 8 nodes on SmolLM2, where plain decoding has 1{remedy}"
     )
 

@@ -1,13 +1,18 @@
 """The command that trains a head, on the built-in model."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specdec import training
 from specdec.training import Plan, Progress, TrainedHead
 from specdec.training.acceptance import Acceptance
+from specdec.training.run import Run
+from specdec.training.script import Script
+from specdec.training.text import Text
 
 FOUND = Acceptance((0.5, 0.4), (0.5, 0.2), 1000)
 
@@ -20,21 +25,25 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train_head(model: Any, tokenizer: Any, *others: Any) -> TrainedHead:
         given.update(zip(("out", "settings", "prompts", "resume", "watch"), others, strict=True))
         watch = given["watch"]
-        watch.on_plan(Plan(600_000, 0, 400.0, 24.0, 36.0))
+        watch.on_plan(Plan(600_000, 0, 400.0, 24.0, 36.0, "answers"))
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]
-        return TrainedHead(given["out"] or Path("cached"), "", FOUND, 1000, given.get("is_interrupted", False))
+        run = Run(losses=[(0, 5.0)], evaluations=[(0, FOUND)])
+        return TrainedHead(given["out"] or Path("cached"), "", FOUND, 1000, given.get("is_interrupted", False), run)
 
     monkeypatch.setattr(training, "train_head", train_head)
     return given
 
 
 def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
-    code, out, err = run("train", "head", "--model", "demo", "--minutes", "60", "--out", str(tmp_path), "--seed", "3")
+    code, out, err = run(
+        "train", "head", "--model", "demo", "--minutes", "60", "--out", str(tmp_path), "--seed", "3", "--no-report"
+    )
     assert code == 0
-    assert "text: about 600,000 answer tokens in 24 minutes at about 400 tokens/s" in out
-    assert "on SmolLM2, 0.5 million answer tokens gave 1.8 tokens per step" in out
+    assert "text: the model writes answers: about 600,000 answer tokens in 24 minutes, at 400 tokens/s" in out
+    assert "to expect: about 1.8 tokens per step in trees of 8 nodes" in out
+    assert "0.5 million answer tokens brought that on SmolLM2" in out
     assert "1.70 tokens per step on held-out text by a chain of 2 (accepted by depth: 0.50, 0.20)" in out
     assert f"use it: --proposer eagle3:head={tmp_path}" in out
     assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step\n"
@@ -44,7 +53,7 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
 def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "def f(x):"}\n{"prompt_ids": [5, 6, 7]}\n')
-    code, out, _ = run("train", "head", "--model", "demo", "--prompts", str(file))
+    code, out, _ = run("train", "head", "--model", "demo", "--no-report", "--prompts", str(file))
     assert (code, given["out"]) == (0, None)
     assert len(given["prompts"]) == 2
     assert given["prompts"][1] == [5, 6, 7]
@@ -52,15 +61,35 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
     assert "specdec compare auto:head=false auto eagle3 --model MODEL" in out
 
 
-def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any]) -> None:
+def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
     given["is_interrupted"] = True
-    code, out, _ = run("train", "head", "--model", "demo")
+    code, out, _ = run("train", "head", "--model", "demo", "--out", str(tmp_path))
     assert code == 130
+    assert f"report: {tmp_path / 'report.html'}" in out.replace("\n", "")
+    assert "Interrupted" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "interrupted; the best head so far: 1.70 tokens per step" in out
     given["raises"] = KeyboardInterrupt()
     code, _, err = run("train", "head", "--model", "demo")
     assert code == 130
     assert "before a head was trained; the text so far is kept: --resume" in err
+
+
+def test_exported_text_is_written_without_training(
+    run: Any, given: dict[str, Any], monkeypatch: Any, tmp_path: Path
+) -> None:
+    document = np.arange(5, dtype=np.int32)
+    written = Text.of([document], [2]), Script.continuation(0, [1])
+    monkeypatch.setattr(training, "write_own_text", lambda *_: written)
+    code, out, _ = run("train", "head", "--model", "demo", "--export", "speculators", str(tmp_path / "text.jsonl"))
+    assert (code, given) == (0, {})
+    assert "1 documents, 3 answer tokens, for speculators" in out.replace("\n", "")
+    assert json.loads((tmp_path / "text.jsonl").read_text(encoding="utf-8")) == {
+        "input_ids": [0, 1, 2, 3, 4],
+        "loss_mask": [0, 0, 1, 1, 1],
+    }
+    code, _, err = run("train", "head", "--model", "demo", "--export", "vllm", str(tmp_path / "x"))
+    assert code == 2
+    assert "--export vllm: give specforge or speculators" in err
 
 
 @pytest.mark.parametrize("options", [["--minutes", "0"], ["--vocabulary", "0"], ["--device", "nowhere"]])

@@ -95,7 +95,9 @@ def test_a_plan_comes_before_text_and_training(made: tuple[TrainedHead, Seen]) -
     lengths = [each.tokens_per_step for each in seen.reports if each.stage == "training"]
     assert lengths == sorted(lengths)
     assert lengths[-1] == head.acceptance.tokens_per_step > lengths[0] > 1.1
-    assert "SmolLM2" in plan.lines()[-1]
+    assert "free text, as there is no chat template" in plan.lines()[0]
+    assert "brought 1.7 tokens per step" in plan.lines()[-1]
+    assert "give about --minutes" in plan.lines()[-1]
 
 
 def test_the_folder_has_the_published_layout_and_a_card(made: tuple[TrainedHead, Seen]) -> None:

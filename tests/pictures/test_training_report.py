@@ -1,0 +1,71 @@
+"""The report of a training has the run's figures and the comparison's, and fetches nothing."""
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from specdec import RequestError, demo
+from specdec.pictures.training_report import measure_head, write_training_report
+from specdec.training import TrainedHead
+from specdec.training.acceptance import Acceptance
+from specdec.training.run import Run
+from tests.comparison.reported import build
+
+FOUND = [Acceptance((0.2, 0.2), (0.2, 0.1), 500), Acceptance((0.5, 0.4), (0.5, 0.25), 500)]
+CURVES = ["Loss", "Acceptance by depth", "Tokens per step on held-out text"]
+
+
+def head(is_interrupted: bool = False) -> TrainedHead:
+    run = Run(9000, 8000, 60.0, [(0, 9.5), (10, 7.25)], [(0, FOUND[0]), (20, FOUND[1])], 20, 20)
+    return TrainedHead(Path("heads"), "", FOUND[1], 123456, is_interrupted, run)
+
+
+def page(tmp_path: Path, comparison: Any, **given: Any) -> str:
+    path = tmp_path / "report.html"
+    write_training_report(path, head(**given), comparison, {"model": "<i>model</i>", "seed": "3"})
+    return path.read_text(encoding="utf-8")
+
+
+def titles(text: str) -> list[str | None]:
+    return [ElementTree.fromstring(svg).get("aria-label") for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def test_it_shows_the_runs_curves_and_the_measured_speeds(tmp_path: Path) -> None:
+    text = page(tmp_path, build({"auto without the head": 1.5, "auto with the head": 2.0}))
+    assert "1.75 tokens per step" in text
+    assert [*CURVES, "Tokens per step by category", "Speed-up over plain decoding"] == titles(text)
+    assert re.search(r"accepted with all before</th><td>50 %</td><td>25 %</td>", text)
+    assert "With the head, auto decodes 2.00 times as fast as plain decoding; without it, 1.50 times." in text
+    assert "<td>2.67</td>" in text  # tokens per step: lengths 3, 1 and 4
+    assert "&lt;i&gt;model" in text
+    assert "<i>" not in text
+    assert not re.search(r'(src|href)="(?!#)|https?://(?!www\.w3\.org)', text)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_without_a_comparison_it_has_curves_alone(tmp_path: Path) -> None:
+    text = page(tmp_path, None, is_interrupted=True)
+    assert titles(text) == CURVES
+    assert "Interrupted: this is the best head until then." in text
+    assert "On this machine" not in text
+
+
+def test_a_head_is_measured_with_and_without_the_other_sources() -> None:
+    model, tokenizer = demo.load()
+    prompts = [each for each in demo.prompts() if each.category == "code"][:1]
+    comparison = measure_head(model, tokenizer, demo.head_folder(), 60.0, [each.text for each in prompts])
+    assert comparison is not None
+    steps = {row.strategy: row.tokens_per_step for row in comparison.rows}
+    assert steps["autoregressive"] == 1 < steps["auto without the head"] < steps["auto with the head"]
+    assert steps["the head alone"] > 3
+    assert measure_head(model, tokenizer, Path("nowhere"), 60.0) is None
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(RequestError, match="can't be written to"):
+        page(tmp_path, None)
