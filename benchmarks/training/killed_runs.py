@@ -1,9 +1,9 @@
 """Does a training run that is killed and resumed again and again end with the head of an uninterrupted one?
 
 The built-in model's head is trained once to the end, and once more while SIGKILL ends its process at random moments,
-after each of which another process resumes it. A simulated clock gives both the same amount of work on any machine. Kills
-in training leave every weight as it would have been; kills while text is written lead to other text, and so to figures
-that differ as those of two seeds do.
+after each of which another process resumes it. A simulated clock gives both the same amount of work on any machine.
+Kills in training leave every weight as it would have been. Kills while text is written lead to other text, and so to
+figures that differ as those of two seeds do.
 """
 
 import argparse
