@@ -11,7 +11,8 @@ import json
 import os
 import random
 import signal
-from multiprocessing import get_context
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -27,10 +28,14 @@ SECONDS_PER_READING = 0.15
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks killed_runs", description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="a folder for all heads")
+    parser.add_argument("--one", nargs=2, metavar=("STAGE", "REPORTS"), help="only train in OUT, and end by a kill")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--stages", nargs="+", choices=("text", "training"), default=["training", "text"])
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.one:
+        train(arguments.out, arguments.one[0], int(arguments.one[1]))
+        return
     expected = run(arguments.out / "uninterrupted", None)
     print("uninterrupted:", expected, flush=True)
     for stage in arguments.stages:
@@ -44,15 +49,13 @@ def main() -> None:
 
 def run(folder: Path, kill: tuple[str, int] | None) -> str:
     """Train in a process of its own; return its head's figures, or how it ended."""
-    process = get_context("spawn").Process(target=train, args=(folder, kill))
-    process.start()
-    process.join()
-    if process.exitcode:
-        return f"exit code {process.exitcode}"
-    return (folder / "figures.json").read_text(encoding="utf-8")
+    stage, after = kill or ("none", 0)
+    command = [sys.executable, "-m", "benchmarks", "killed_runs", "--out", str(folder), "--one", stage, str(after)]
+    code = subprocess.run(command, check=False).returncode
+    return f"exit code {code}" if code else (folder / "figures.json").read_text(encoding="utf-8")
 
 
-def train(folder: Path, kill: tuple[str, int] | None) -> None:
+def train(folder: Path, stage: str, after: int) -> None:
     """Train or resume; SIGKILL after a number of reports of a stage."""
     torch.set_num_threads(1)
     num_reports, now = 0, 0.0
@@ -64,8 +67,8 @@ def train(folder: Path, kill: tuple[str, int] | None) -> None:
 
     def watch(progress: Progress) -> None:
         nonlocal num_reports
-        num_reports += kill is not None and progress.stage == kill[0]
-        if kill is not None and num_reports == kill[1]:
+        num_reports += progress.stage == stage
+        if progress.stage == stage and num_reports == after:
             os.kill(os.getpid(), signal.SIGKILL)
 
     model, tokenizer = demo.load()

@@ -1,1 +1,1 @@
-"""Pictures of decoding: traces of a generation, the attention mask of a step, races of two strategies, and a head's training."""
+"""Pictures of decoding: traces, the attention mask of a step, races of two strategies, and a head's training."""
