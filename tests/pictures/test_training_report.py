@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from specdec import RequestError, demo
+from specdec.comparison.prompts import demo_prompts
 from specdec.pictures.training_report import measure_head, write_training_report
 from specdec.training import TrainedHead
 from specdec.training.acceptance import Acceptance
@@ -56,8 +57,8 @@ def test_without_a_comparison_it_has_curves_alone(tmp_path: Path) -> None:
 
 def test_a_head_is_measured_with_and_without_the_other_sources() -> None:
     model, tokenizer = demo.load()
-    prompts = [each for each in demo.prompts() if each.category == "code"][:1]
-    comparison = measure_head(model, tokenizer, demo.head_folder(), 60.0, [each.text for each in prompts])
+    prompts = [each for each in demo_prompts() if each.category == "code"]
+    comparison = measure_head(model, tokenizer, demo.head_folder(), 60.0, prompts)
     assert comparison is not None
     steps = {row.strategy: row.tokens_per_step for row in comparison.rows}
     assert steps["autoregressive"] == 1 < steps["auto without the head"] < steps["auto with the head"]

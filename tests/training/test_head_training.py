@@ -220,15 +220,14 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     (tmp_path / ".part-model").mkdir()
     (tmp_path / "text.partial.npz").write_bytes(b"half")
     written = Text.load(tmp_path / "text.npz")
-    seen = Seen()
-    head = train(seen, tmp_path, resume=True, settings=SETTINGS)
+    seen = Seen(_interrupt("training", 0))
+    head = train(seen, tmp_path, resume=True)
     assert head.num_answer_tokens > written.num_answer_tokens
     (plan,) = seen.plans
     assert 0 < plan.text_minutes < 0.9 * SETTINGS.minutes * SETTINGS.text_share
     assert plan.text_minutes + plan.training_minutes < SETTINGS.minutes
-    assert head.acceptance.tokens_per_step > 1.1
     assert {each.name for each in tmp_path.iterdir()} == {
-        "README.md", "config.json", "model.safetensors", "text.json", "text.npz",
+        "README.md", "config.json", "model.safetensors", "text.json", "text.npz", "training.safetensors",
     }  # fmt: skip
 
 
