@@ -8,7 +8,7 @@ from typing import Any
 
 import openvino as ov
 import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils.logging import tqdm
 
@@ -24,10 +24,12 @@ from specdec_openvino.conversion import Converted, convert, refusal
 from specdec_openvino.engine import Graphs
 from specdec_openvino.kept import Conversion, path_in, remove_others
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.names import name_of_folder, name_of_model
+from specdec_openvino.names import name_of_model
 from specdec_openvino.options import OpenVINOOptions, openvino_type
+from specdec_openvino.origin import CheckpointFolder, GgufFile, Origin
 from specdec_openvino.outside import Checkpoint, weights_of
 from specdec_openvino.parting import taken_out
+from specdec_openvino.rounding import rounded
 
 Prove = Callable[[PreTrainedModel, Graphs], None]
 _FOLDER, _EXPORTED = "openvino", "openvino_model.xml"
@@ -45,6 +47,8 @@ def check(options: OpenVINOOptions) -> None:
         raise ModelError(f"OpenVINO has no device {options.device!r} here: it has {', '.join(devices)}")
     if options.weights != "model" and find_spec("nncf") is None:
         raise ModelError(f"weights={options.weights} needs nncf: pip install nncf")
+    if "group_size" in options.model_fields_set and not options.weights.startswith("int4"):
+        raise ModelError("group_size is for 4-bit weights, since 8 bits have a scale per channel: add weights=int4")
 
 
 def check_dtype(dtype: torch.dtype, device: str) -> None:
@@ -74,12 +78,17 @@ def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) ->
             f"the openvino backend reads weights from the CPU, and those of {name_of(model)} are on "
             f"{', '.join(sorted(devices))}: model.to('cpu')"
         )
-    notes, device = notes_of(model), _device_name(options.device)
+    notes, device, rounding = notes_of(model), _device_name(options.device), options.rounding
     with notes.lock:
         question = "openvino", device, fingerprint_of(model)
-        graphs: Graphs | None = notes.shared.get(question)
+        graphs: Graphs | None = notes.shared.get((*question, rounding))
         if graphs is None:
-            notes.shared[question] = graphs = _graphs_of(model, device, options, prove)
+            graphs = notes.shared.get((*question, None)) or _graphs_of(model, device, options, prove)
+            if rounding is None:
+                notes.shared[(*question, None)] = graphs
+            else:
+                made = rounded(graphs.conversion, graphs.weights, rounding, options.device)
+                notes.shared[(*question, rounding)] = graphs = Graphs(made, {})
         return graphs
 
 
@@ -100,9 +109,9 @@ def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, pr
 
 
 def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, prove: Prove) -> tuple[Any, Any]:
-    """Return a converted model and its tokenizer from a folder or hub name; torch loads the model only to convert it.
+    """Return a converted model and its tokenizer from a name; torch loads the model only to convert it.
 
-    For a GGUF file, or another dtype than the files', the torch model itself is returned.
+    For another dtype than a folder's files have, the torch model itself is returned.
 
     Raises:
         ModelError: if the model can't be loaded or converted, with the reason.
@@ -114,24 +123,22 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
             "or name one of OpenVINO's devices with backend='openvino:device=…'"
         )
     name = source.name
-    if is_gguf(name):  # a model object like any other
-        return load_pretrained(name, tokenizer, source.dtype)
-    folder = _folder_of(name)
-    if folder is None or not (folder / "config.json").is_file():
-        load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
-        raise ModelError(f"can't load {name!r}: it has no config.json")
-    config = AutoConfig.from_pretrained(folder)
-    if source.dtype not in {"auto", str(config.dtype).removeprefix("torch.")}:  # the files have other numbers
-        return load_pretrained(name, tokenizer, source.dtype)
-    graphs = _known_graphs(folder, options) or _new_graphs(
-        folder, lambda: load_pretrained(name, tokenizer)[0], options, prove
-    )
+    origin: Origin
+    if is_gguf(name):
+        origin = GgufFile(name, source.dtype, tokenizer)
+        config = origin.config()
+    else:
+        folder = _folder_of(name)
+        if folder is None or not (folder / "config.json").is_file():
+            load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
+            raise ModelError(f"can't load {name!r}: it has no config.json")
+        origin = CheckpointFolder(name, folder, tokenizer)
+        config = origin.config()
+        if source.dtype not in {"auto", str(config.dtype).removeprefix("torch.")}:  # the files have other numbers
+            return load_pretrained(name, tokenizer, source.dtype)
+    graphs, state = _graphs_from(origin, options, prove)
     tokenizer = load_pretrained_tokenizer(name) if tokenizer is None else tokenizer
-    try:
-        generation_config = GenerationConfig.from_pretrained(folder)
-    except OSError:  # it has none
-        generation_config = GenerationConfig.from_model_config(config)
-    return OpenVINOModel(name, graphs, config, generation_config, folder, _path_of(folder, options).name), tokenizer
+    return OpenVINOModel(name, graphs, config, origin.generation_config(config), origin.folder, state), tokenizer
 
 
 def _folder_of(name: str) -> Path | None:
@@ -153,36 +160,51 @@ def _snapshot(name: str) -> Path | None:
     return None
 
 
-def _known_graphs(folder: Path, options: OpenVINOOptions) -> Graphs | None:
-    """Return the graphs of a checkpoint that was converted before; they read its files, and torch isn't needed."""
-    known = Conversion.find(_path_of(folder, options))
+def _graphs_from(origin: Origin, options: OpenVINOOptions, prove: Prove) -> tuple[Graphs, str]:
+    """Return the graphs of files, kept from an earlier start if possible, and a name that changes with them."""
+    state, rounding = origin.state(_device_name(options.device)), options.rounding
+    path = path_in(_folder(), state)
+    if rounding is None:
+        return _known_graphs(path, origin, options) or _new_graphs(path, origin, options, prove), path.name
+    rounded_path = path_in(_folder(), f"{state}-{rounding.key}")
+    graphs = _known_graphs(rounded_path, origin, options)
+    if graphs is None:
+        graphs = _known_graphs(path, origin, options) or _new_graphs(path, origin, options, prove)
+        made = rounded(graphs.conversion, graphs.weights, rounding, options.device)
+        _keep(made, rounded_path, state)
+        graphs = _known_graphs(rounded_path, origin, options) or Graphs(made, {})  # a file's memory, if there is one
+    return graphs, rounded_path.name
+
+
+def _known_graphs(path: Path, origin: Origin, options: OpenVINOOptions) -> Graphs | None:
+    """Return the graphs of files that were converted before; they read the files, and torch isn't needed."""
+    known = Conversion.find(path)
     if known is None:
         return None
     check_dtype(known.facts.dtype, options.device)
     places = known.facts.places
+    if origin.folder is None or not places:
+        return Graphs(known, {}, known.let_go)
     with suppress(OSError, ValueError, KeyError):  # files that have changed
-        checkpoint = Checkpoint(folder, sorted({place.file for place in places.values()}))
+        checkpoint = Checkpoint(origin.folder, sorted({place.file for place in places.values()}))
         return Graphs(known, checkpoint.read(places), checkpoint.let_go)
     return None
 
 
-def _new_graphs(folder: Path, load: Callable[[], PreTrainedModel], options: OpenVINOOptions, prove: Prove) -> Graphs:
-    """Convert a checkpoint; return graphs that read the memory of the model that torch has loaded."""
-    path, model = _path_of(folder, options), load()
+def _new_graphs(path: Path, origin: Origin, options: OpenVINOOptions, prove: Prove) -> Graphs:
+    """Convert files; return graphs that read the memory of the model that torch has loaded."""
+    model = origin.load()
     check_dtype(model.dtype, options.device)
-    converted, weights = _converted(model), weights_of(model)
-    places = Checkpoint.of(folder).places_of(weights)
-    found = {name: weights[name] for name in places}
-    conversion, read = taken_out(converted, found, source=str(folder.resolve()), places=places)
-    graphs = Graphs(conversion, read)
+    graphs = Graphs(*origin.take_out(_converted(model)))
     prove(model, graphs)
-    conversion.save(path)
-    remove_others(path, conversion.facts.source)
+    if options.rounding is None or origin.folder is not None:  # else two files would have all weights
+        _keep(graphs.conversion, path, path.stem)
     return graphs
 
 
-def _path_of(folder: Path, options: OpenVINOOptions) -> Path:
-    return path_in(_folder(), name_of_folder(folder, _device_name(options.device)))
+def _keep(conversion: Conversion, path: Path, state: str) -> None:
+    conversion.save(path)
+    remove_others(path, conversion.facts, state)
 
 
 def _folder() -> Path:
