@@ -145,6 +145,11 @@ class Passes:
         """The numbers of the hidden states that passes can give."""
         return self._compiled.hidden
 
+    @property
+    def num_states(self) -> int:
+        """The number of hidden states that the model has; 0 for an export."""
+        return self._compiled.num_states
+
     def number_of(self, layer: int) -> int:
         """The number of a layer's hidden state; negative layers count from the last."""
         return layer % self._compiled.num_states

@@ -180,17 +180,22 @@ def remove_others(path: Path, facts: Facts, state: str) -> None:
         state: with which the names of conversions of the checkpoint's present files begin.
     """
     for other in path.parent.glob(f"*{_SUFFIX}"):
-        if other != path and (known := _facts_in(other)) is not None and known.source == facts.source:
-            if not other.name.startswith(state) or known.rounding == facts.rounding:
-                with suppress(OSError):
-                    other.unlink()
+        known = _facts_in(other)
+        if other == path or known is None or known.source != facts.source:
+            continue
+        if not other.name.startswith(state) or known.rounding == facts.rounding:
+            with suppress(OSError):
+                other.unlink()
 
 
 def _facts_in(path: Path) -> Facts | None:
     """Return the facts of a file's conversion, without comparing its digest, which would read all of it."""
-    with suppress(*_MISREAD), path.open("rb") as opened:
-        with closing(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)) as file:
-            return Facts.from_json(_header_of(file)[0]["facts"])
+    with (
+        suppress(*_MISREAD),
+        path.open("rb") as opened,
+        closing(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)) as file,
+    ):
+        return Facts.from_json(_header_of(file)[0]["facts"])
     return None
 
 

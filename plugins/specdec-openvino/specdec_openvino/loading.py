@@ -1,39 +1,34 @@
 """Makes graphs from a model, a folder or a hub name, and compares them with the model on this device."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import openvino as ov
-import torch
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
-from transformers.utils.logging import tqdm
 
 from specdec import ModelError
 from specdec.machine.cache_folder import cache_folder
-from specdec.models.architecture import name_of, shapes_of
-from specdec.models.attention_switch import why_fixed
+from specdec.models.architecture import name_of
 from specdec.models.fingerprint import fingerprint_of
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.models.notes import notes_of
-from specdec_openvino.conversion import Converted, convert, refusal
+from specdec_openvino.conversion import convert_checked
 from specdec_openvino.engine import Graphs
+from specdec_openvino.export import Export, is_export
 from specdec_openvino.kept import Conversion, path_in, remove_others
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.names import name_of_model
-from specdec_openvino.options import OpenVINOOptions, openvino_type
-from specdec_openvino.origin import CheckpointFolder, GgufFile, Origin
+from specdec_openvino.options import OpenVINOOptions, check_dtype
+from specdec_openvino.origin import CheckpointFolder, GgufFile, Origin, Prove
 from specdec_openvino.outside import Checkpoint, weights_of
 from specdec_openvino.parting import taken_out
 from specdec_openvino.rounding import rounded
 
-Prove = Callable[[PreTrainedModel, Graphs], None]
-_FOLDER, _EXPORTED = "openvino", "openvino_model.xml"
-_CAPABILITIES = {torch.float16: "FP16", torch.bfloat16: "BF16"}
+_FOLDER = "openvino"
 
 
 def check(options: OpenVINOOptions) -> None:
@@ -49,21 +44,6 @@ def check(options: OpenVINOOptions) -> None:
         raise ModelError(f"weights={options.weights} needs nncf: pip install nncf")
     if "group_size" in options.model_fields_set and not options.weights.startswith("int4"):
         raise ModelError("group_size is for 4-bit weights, since 8 bits have a scale per channel: add weights=int4")
-
-
-def check_dtype(dtype: torch.dtype, device: str) -> None:
-    """Refuse a dtype that a device doesn't support.
-
-    Raises:
-        ModelError: with the remedy.
-    """
-    openvino_type(dtype)
-    wanted = _CAPABILITIES.get(dtype)
-    if wanted is not None and wanted not in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES"):
-        name = str(dtype).removeprefix("torch.")
-        raise ModelError(
-            f"OpenVINO doesn't support {name} on this {device}: load the model in float32, or use backend='hf'"
-        )
 
 
 def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> Graphs:
@@ -100,7 +80,7 @@ def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, pr
         weights = weights_of(model)
         if known.facts.fit(weights):
             return Graphs(known, weights)
-    converted = _converted(model)
+    converted = convert_checked(model)
     graphs = Graphs(*taken_out(converted, weights_of(converted.model)))
     prove(model, graphs)
     if path is not None:
@@ -122,34 +102,35 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
             f"device={source.device!r} is torch's, and the openvino backend converts a model on the CPU: leave it out, "
             "or name one of OpenVINO's devices with backend='openvino:device=…'"
         )
-    name = source.name
-    origin: Origin
-    if is_gguf(name):
-        origin = GgufFile(name, source.dtype, tokenizer)
-        config = origin.config()
-    else:
-        folder = _folder_of(name)
-        if folder is None or not (folder / "config.json").is_file():
-            load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
-            raise ModelError(f"can't load {name!r}: it has no config.json")
-        origin = CheckpointFolder(name, folder, tokenizer)
-        config = origin.config()
-        if source.dtype not in {"auto", str(config.dtype).removeprefix("torch.")}:  # the files have other numbers
-            return load_pretrained(name, tokenizer, source.dtype)
+    origin = _origin_of(source, tokenizer)
+    config = origin.config()
+    if isinstance(origin, CheckpointFolder) and source.dtype not in {
+        "auto",
+        str(config.dtype).removeprefix("torch."),
+    }:  # the files have other numbers
+        return load_pretrained(source.name, tokenizer, source.dtype)
     graphs, state = _graphs_from(origin, options, prove)
-    tokenizer = load_pretrained_tokenizer(name) if tokenizer is None else tokenizer
-    return OpenVINOModel(name, graphs, config, origin.generation_config(config), origin.folder, state), tokenizer
+    tokenizer = load_pretrained_tokenizer(source.name) if tokenizer is None else tokenizer
+    generation_config = origin.generation_config(config)
+    return OpenVINOModel(source.name, graphs, config, generation_config, origin.folder, state), tokenizer
 
 
-def _folder_of(name: str) -> Path | None:
-    """The folder of a model; raises ModelError for one that has an export of OpenVINO's alone."""
+def _origin_of(source: ModelSource, tokenizer: Any | None) -> Origin:
+    name = source.name
+    if is_gguf(name):
+        return GgufFile(name, source.dtype, tokenizer)
     folder = Path(name) if Path(name).is_dir() else _snapshot(name)
-    if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
+    if folder is None or not (folder / "config.json").is_file():
+        load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
+        raise ModelError(f"can't load {name!r}: it has no config.json")
+    if not is_export(folder):
+        return CheckpointFolder(name, folder, tokenizer)
+    if source.dtype not in {"auto", "float32"}:
         raise ModelError(
-            f"can't load {name!r}: an export of OpenVINO's can't be compared with the model's own forward; give the "
-            "folder that it was exported from"
+            f"dtype={source.dtype!r} is for checkpoints, and {name!r} is an OpenVINO export: use "
+            "backend='openvino:precision=bfloat16'"
         )
-    return folder
+    return Export(name, folder)
 
 
 def _snapshot(name: str) -> Path | None:
@@ -192,11 +173,7 @@ def _known_graphs(path: Path, origin: Origin, options: OpenVINOOptions) -> Graph
 
 
 def _new_graphs(path: Path, origin: Origin, options: OpenVINOOptions, prove: Prove) -> Graphs:
-    """Convert files; return graphs that read the memory of the model that torch has loaded."""
-    model = origin.load()
-    check_dtype(model.dtype, options.device)
-    graphs = Graphs(*origin.take_out(_converted(model)))
-    prove(model, graphs)
+    graphs = origin.graphs(options, prove)
     if options.rounding is None or origin.folder is not None:  # else two files would have all weights
         _keep(graphs.conversion, path, path.stem)
     return graphs
@@ -209,21 +186,6 @@ def _keep(conversion: Conversion, path: Path, state: str) -> None:
 
 def _folder() -> Path:
     return cache_folder() / _FOLDER
-
-
-def _converted(model: PreTrainedModel) -> Converted:
-    windows = {
-        None if window is None else (window.kind, window.size) for window in shapes_of(model, ()).attention.values()
-    }
-    if any(window is not None and window[0] == "chunked" for window in windows):
-        raise refusal(model, "it has chunked attention, which paged attention doesn't support")
-    if reason := why_fixed(model):
-        raise refusal(model, reason)
-    with tqdm(total=1, desc="converting to OpenVINO, once", leave=False):
-        converted = convert(model)
-    if {layer.window for layer in converted.layers} != {0 if window is None else window[1] for window in windows}:
-        raise refusal(model, "its windows are made by its own masks, which paged attention doesn't read")
-    return converted
 
 
 def _device_name(device: str) -> str:

@@ -21,7 +21,7 @@ from specdec.models.notes import Notes
 from specdec_openvino.outside import tensors_of
 
 _FORMAT = 8  # version of the files; another number invalidates earlier conversions
-_READ = "*.safetensors", "*.json"  # the files of a checkpoint that determine what the model computes
+_READ = "*.safetensors", "*.json", "openvino_model.*"  # files of a folder that determine what the model computes
 _PLAIN = bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range
 # A module's attributes that are described elsewhere, and transformers' mark that hidden states were requested.
 _APART = {"_parameters", "_buffers", "_modules", "_output_capturing_hooks_installed"}

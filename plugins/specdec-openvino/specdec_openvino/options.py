@@ -16,6 +16,7 @@ CachePrecision = Literal["model", "u8"]
 Weights = Literal["model", "int8", "int4", "int8_asym", "int8_sym", "int4_sym", "int4_asym"]
 _TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
 _MODES, _FOUR_BITS = {"int8": "int8_asym", "int4": "int4_sym"}, "int4"
+_CAPABILITIES = {torch.float16: "FP16", torch.bfloat16: "BF16"}
 _CACHE_TYPES = {**_TYPES, torch.uint8: ov.Type.u8}
 
 
@@ -94,3 +95,18 @@ def openvino_type(dtype: torch.dtype) -> ov.Type:
         names = ", ".join(str(known).removeprefix("torch.") for known in _TYPES)
         raise ModelError(f"the openvino backend supports models in {names}, not {str(dtype).removeprefix('torch.')}")
     return _TYPES[dtype]
+
+
+def check_dtype(dtype: torch.dtype, device: str) -> None:
+    """Refuse a dtype that a device doesn't support.
+
+    Raises:
+        ModelError: with the remedy.
+    """
+    openvino_type(dtype)
+    wanted = _CAPABILITIES.get(dtype)
+    if wanted is not None and wanted not in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES"):
+        name = str(dtype).removeprefix("torch.")
+        raise ModelError(
+            f"OpenVINO doesn't support {name} on this {device}: load the model in float32, or use backend='hf'"
+        )

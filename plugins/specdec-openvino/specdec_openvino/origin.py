@@ -1,17 +1,22 @@
 """What a conversion is made from, if the model is given by name: a folder of safetensors files, or a GGUF file."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from specdec.models.loading import load_pretrained
-from specdec_openvino.conversion import Converted
+from specdec_openvino.conversion import Converted, convert_checked
+from specdec_openvino.engine import Graphs
 from specdec_openvino.kept import Conversion
 from specdec_openvino.names import name_of_file, name_of_folder
+from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.outside import Checkpoint, Weights, weights_of
 from specdec_openvino.parting import taken_out
+
+Prove = Callable[[Any, Graphs], None]  # compares a conversion with the model's own forward; raises a ModelError
 
 
 class Origin(ABC):
@@ -30,12 +35,12 @@ class Origin(ABC):
         """Return a name for the conversion of the present files, for a device."""
 
     @abstractmethod
-    def load(self) -> PreTrainedModel:
-        """Load the torch model."""
+    def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
+        """Convert the files and prove the conversion.
 
-    @abstractmethod
-    def take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
-        """Return a conversion without the weights that it can read from the files, and these weights."""
+        Raises:
+            ModelError: if the files can't be loaded or converted, or the proof fails, with the reason.
+        """
 
     @abstractmethod
     def config(self) -> Any:
@@ -46,7 +51,25 @@ class Origin(ABC):
         return GenerationConfig.from_model_config(config)
 
 
-class CheckpointFolder(Origin):
+class _TorchOrigin(Origin):
+    """Files that torch loads, once, to convert the model."""
+
+    def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
+        model = self._load()
+        check_dtype(model.dtype, options.device)
+        graphs = Graphs(*self._take_out(convert_checked(model)))
+        prove(model, graphs)
+        return graphs
+
+    @abstractmethod
+    def _load(self) -> PreTrainedModel: ...
+
+    @abstractmethod
+    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+        """Return a conversion without the weights that it can read from the files, and these weights."""
+
+
+class CheckpointFolder(_TorchOrigin):
     """A folder of safetensors files, in the dtype that they have."""
 
     def __init__(self, name: str, folder: Path, tokenizer: Any | None) -> None:
@@ -55,11 +78,11 @@ class CheckpointFolder(Origin):
     def state(self, device: str) -> str:
         return name_of_folder(self.source, device)
 
-    def load(self) -> PreTrainedModel:
+    def _load(self) -> PreTrainedModel:
         model: PreTrainedModel = load_pretrained(self._name, self._tokenizer)[0]
         return model
 
-    def take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
         weights = weights_of(converted.model)
         places = Checkpoint.of(self.source).places_of(weights)
         found = {name: weights[name] for name in places}
@@ -75,7 +98,7 @@ class CheckpointFolder(Origin):
             return super().generation_config(config)
 
 
-class GgufFile(Origin):
+class GgufFile(_TorchOrigin):
     """A GGUF file, whose weights transformers dequantises to a dtype; conversions hold them."""
 
     def __init__(self, name: str, dtype: str, tokenizer: Any | None) -> None:
@@ -84,11 +107,11 @@ class GgufFile(Origin):
     def state(self, device: str) -> str:
         return name_of_file(self.source, self._dtype, device)
 
-    def load(self) -> PreTrainedModel:
+    def _load(self) -> PreTrainedModel:
         model: PreTrainedModel = load_pretrained(str(self.source), self._tokenizer, self._dtype)[0]
         return model
 
-    def take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
         return taken_out(converted, {}, source=str(self.source.resolve()))
 
     def config(self) -> Any:

@@ -98,6 +98,10 @@ class Checkpoint:
                     break
         return found
 
+    def file(self, name: str) -> np.ndarray:
+        """Return the bytes of a file."""
+        return np.frombuffer(self._maps[name], np.uint8)
+
     def let_go(self) -> None:
         """Release pages to the system, which still caches them if they are read again."""
         for mapped in self._maps.values():
