@@ -120,6 +120,8 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> Origin:
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
     folder = Path(name) if Path(name).is_dir() else _snapshot(name)
+    if folder is not None and is_export(folder) and not (folder / "config.json").is_file():
+        raise ModelError(f"can't load {name!r}: it has no config.json: copy the checkpoint's into it")
     if folder is None or not (folder / "config.json").is_file():
         load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
         raise ModelError(f"can't load {name!r}: it has no config.json")
