@@ -114,7 +114,10 @@ class Export(Origin):
 
 
 def _places(graph: ov.Model, files: Checkpoint) -> Iterator[tuple[str, Place]]:
-    """Yield the places of a graph's constants in the file, whose memory they share, by new names."""
+    """Yield the places of a graph's constants in the file, whose memory they share, by new names.
+
+    OpenVINO copies constants that aren't aligned in the file; they have no place, and conversions hold them.
+    """
     contents = files.file(WEIGHTS)
     for node in graph.get_ops():
         if node.get_type_name() == "Constant":
