@@ -91,7 +91,8 @@ class Export(Origin):
     def _read(self, files: Checkpoint) -> ov.Model:
         contents = files.file(WEIGHTS)
         try:
-            return ov.Core().read_model((self.source / GRAPH).read_bytes(), ov.Tensor(contents))
+            weights = ov.Tensor(contents, ov.Shape([contents.nbytes]), ov.Type.u8)  # in the file's memory
+            return ov.Core().read_model((self.source / GRAPH).read_bytes(), weights)
         except RuntimeError as error:
             raise self._refusal(
                 f"{GRAPH} isn't a graph that OpenVINO reads with {WEIGHTS}, so one of them is damaged or encrypted. "
@@ -114,10 +115,7 @@ class Export(Origin):
 
 
 def _places(graph: ov.Model, files: Checkpoint) -> Iterator[tuple[str, Place]]:
-    """Yield the places of a graph's constants in the file, whose memory they share, by new names.
-
-    OpenVINO copies constants that aren't aligned in the file; they have no place, and conversions hold them.
-    """
+    """Yield the places of a graph's constants in the file, whose memory they share, by new names."""
     contents = files.file(WEIGHTS)
     for node in graph.get_ops():
         if node.get_type_name() == "Constant":
