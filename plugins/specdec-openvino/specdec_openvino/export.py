@@ -25,7 +25,7 @@ from specdec_openvino.kept import Conversion, Facts
 from specdec_openvino.names import name_of_folder
 from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.origin import Origin, Prove
-from specdec_openvino.outside import Checkpoint, Place, take_out
+from specdec_openvino.outside import LEAST_OWN, Checkpoint, Place, take_out
 from specdec_openvino.parting import serialized
 
 GRAPH, WEIGHTS = "openvino_model.xml", "openvino_model.bin"
@@ -115,12 +115,15 @@ class Export(Origin):
 
 
 def _places(graph: ov.Model, files: Checkpoint) -> Iterator[tuple[str, Place]]:
-    """Yield the places of a graph's constants in the file, whose memory they share, by new names."""
+    """Yield the places of a graph's large constants in the file, whose memory they share, by new names.
+
+    Small ones, such as shapes, stay in the graph, which isn't valid without them.
+    """
     contents = files.file(WEIGHTS)
     for node in graph.get_ops():
         if node.get_type_name() == "Constant":
             offset, size = node.data.ctypes.data - contents.ctypes.data, node.data.nbytes
-            if size and 0 <= offset <= contents.nbytes - size:
+            if size >= LEAST_OWN and 0 <= offset <= contents.nbytes - size:
                 yield f"{WEIGHTS}.{offset}.{size}", Place(WEIGHTS, offset, size)
 
 
