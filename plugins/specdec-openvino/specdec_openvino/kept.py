@@ -36,7 +36,7 @@ class Facts:
     Attributes:
         layers: the attention layers, in the order of the graph's caches.
         dtype: the model's.
-        source: the folder of its checkpoint; "" for a model passed as an object.
+        source: the folder of its checkpoint, or a GGUF file with its dtype; "" for a model passed as an object.
         places: the places of a checkpoint's weights in its files.
         baked: digests of tensors that the graph doesn't read and that may be constants in it.
         tied: by tensor, another one that has the same memory.

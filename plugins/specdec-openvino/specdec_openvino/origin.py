@@ -112,7 +112,7 @@ class GgufFile(_TorchOrigin):
         return model
 
     def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
-        return taken_out(converted, {}, source=str(self.source.resolve()))
+        return taken_out(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
 
     def config(self) -> Any:
         return AutoConfig.from_pretrained(self.source.absolute().parent, gguf_file=self.source.name)
