@@ -2,6 +2,7 @@
 
     python -m benchmarks exactness --numerics exact --dtype bfloat16 [--prompts file.jsonl …] [--per-category 2]
     python -m benchmarks exactness --model smollm2 --prompts file.jsonl … --longest 1024
+    python -m benchmarks exactness --model smollm2 --dtype float32 --backend openvino:weights=int8 --strategies …
     python -m benchmarks exactness --summary
 
 Texts are appended to ``--out`` (JSON Lines), and an interrupted run continues there. Several processes may share the
@@ -28,7 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import facts
-from benchmarks.models import add_model_options, load_model
+from benchmarks.models import add_model_options, checkpoint, load_model
 from specdec import Generator
 from specdec.comparison.prompts import demo_prompts, load_prompts, select
 from specdec.record import StepRecord
@@ -43,6 +44,7 @@ STRATEGIES = (
     "prompt_lookup",
     "prompt_lookup:num_matches=4",
 )
+OTHERS = "auto", "lookahead:N=3,W=3,G=3"  # decoded only if they are named
 SETTINGS = ((1, 0.0), (4, 0.0), (1, 1.0))  # batch, temperature
 PEER, PEER_LOOKUP = "transformers", "transformers:prompt_lookup"
 SEED = 5
@@ -84,10 +86,20 @@ class Runs:
         self.model, tokenizer = load_model(arguments)
         limit = min(self.model.config.max_position_embeddings, arguments.longest or sys.maxsize)
         self.prompts = prompts(tokenizer, arguments, limit - self.length)
+        self.engine: Generator | None = None
+        if arguments.backend != "hf":  # one generator for all, since it takes seconds to open
+            folder = str(checkpoint(arguments))
+            self.engine = Generator(folder, tokenizer, numerics=self.numerics, backend=arguments.backend)
+
+    def generator(self, strategy: str, batch: int) -> Generator:
+        if self.engine is None:
+            return Generator(self.model, proposer=strategy, numerics=self.numerics, max_batch_size=batch)
+        self.engine.forget()
+        return self.engine
 
     def run(self) -> None:
         for batch, temperature in SETTINGS:
-            for strategy in STRATEGIES:
+            for strategy in (*STRATEGIES, *OTHERS):
                 if strategy in self.strategies and (strategy, batch, temperature) != (PLAIN, 4, 0.0):
                     self.decode(strategy, batch, temperature)
         if PEER in self.strategies:
@@ -96,7 +108,7 @@ class Runs:
             self.decode_with_transformers(PEER_LOOKUP, {"prompt_lookup_num_tokens": 10})
 
     def decode(self, strategy: str, batch: int, temperature: float) -> None:
-        generator = Generator(self.model, proposer=strategy, numerics=self.numerics, max_batch_size=batch)
+        generator = self.generator(strategy, batch)
         every = 1 if (batch, temperature) == (1, 0.0) else 3
         waiting = range(0, len(self.prompts), every)
         for start in range(0, len(waiting), batch):
@@ -108,6 +120,7 @@ class Runs:
             digests = Digests()
             results = generator.generate(
                 [self.prompts[index] for index in indices],
+                proposer=strategy,
                 max_new_tokens=self.length,
                 temperature=temperature,
                 seed=SEED,
@@ -196,7 +209,10 @@ def main() -> int:
     parser.add_argument("--per-category", type=int, default=2)
     parser.add_argument("--max-new-tokens", type=int, default=256)
     everything = (*STRATEGIES, PEER, PEER_LOOKUP)
-    parser.add_argument("--strategies", nargs="+", choices=everything, default=everything, help="only these")
+    parser.add_argument(
+        "--strategies", nargs="+", choices=(*everything, *OTHERS), default=everything, help="only these"
+    )
+    parser.add_argument("--backend", default="hf", help="openvino:weights=int8, for example")
     parser.add_argument("--out", type=Path, default=Path("exactness.jsonl"))
     parser.add_argument("--summary", action="store_true", help="only print what --out holds")
     arguments = parser.parse_args()

@@ -269,8 +269,14 @@ def _reason(error: Exception) -> str:
 
 def _remedy(name: str) -> str:
     """Return what to give instead of a name that couldn't be loaded, such as a GGUF file in the folder."""
-    files = sorted(file for file in Path(name).glob("*") if is_gguf(file.name)) if Path(name).is_dir() else []
-    return f"It has a GGUF file: give {str(files[0])!r}" if files else _REMEDY
+    files = sorted(Path(name).glob("*")) if Path(name).is_dir() else []
+    if gguf := [file for file in files if is_gguf(file.name)]:
+        return f"It has a GGUF file: give {str(gguf[0])!r}"
+    if any(file.name == "openvino_model.xml" for file in files):
+        return "It has an OpenVINO export: install the package specdec-openvino, and leave the backend out"
+    if any(file.suffix == ".onnx" for file in files):
+        return "It has an ONNX export, which specdec doesn't read: give the checkpoint that it was exported from"
+    return _REMEDY
 
 
 def _is_adapter(folder: Path) -> bool:

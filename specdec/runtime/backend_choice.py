@@ -106,7 +106,13 @@ def read_model(
                 return _remarked(source, Opened(*cls.read(source, tokenizer, options), engine=name))
             except Exception as error:  # a third party's code; torch is tried next
                 reasons[name], has_failed = why_failed(error), True
-    loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
+    try:
+        loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
+    except ModelError as error:
+        if not has_failed:
+            raise
+        tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise ModelError(f"{error}. Tried before torch: {tried}") from error
     return _remarked(source, Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed))
 
 

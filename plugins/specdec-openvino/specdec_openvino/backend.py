@@ -1,7 +1,7 @@
 """The backend: runs specdec's layouts on a compiled OpenVINO graph with a paged cache."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -25,11 +25,13 @@ from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.engine import Compiled, Graphs, Passes
+from specdec_openvino.export_proof import PlainExport
 from specdec_openvino.filling import Filling
 from specdec_openvino.head_graph import HeadError
 from specdec_openvino.head_runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.options import OpenVINOOptions
+from specdec_openvino.options import OpenVINOOptions, check_dtype
+from specdec_openvino.origin import Prove
 from specdec_openvino.preference import why_not
 
 _CHUNK = 512
@@ -101,11 +103,11 @@ class OpenVINOBackend(Backend):
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: OpenVINOOptions = OpenVINOOptions()) -> Self:  # noqa: B008
         if isinstance(model, OpenVINOModel):
-            engine = _Engine(model, model.graphs, options, _shapes_of_config(model))
+            engine = _Engine(model, model.graphs, options, _shapes_of_config(model.config, model.name, model.graphs))
         elif isinstance(model, PreTrainedModel):
             loading.check(options)
             shapes = _driven(shapes_of(model, ()))
-            loading.check_dtype(shapes.dtype, options.device)
+            check_dtype(shapes.dtype, options.device)
             engine = _Engine(model, loading.graphs_of(model, options, _prover(options)), options, shapes)
         else:
             raise ModelError(
@@ -134,6 +136,10 @@ class OpenVINOBackend(Backend):
             ModelError: in exact numerics, if that graph has logits of other bits.
         """
         before = self._passes.hidden
+        if layers and not self._passes.num_states:
+            raise ModelError(
+                f"{self._engine.model.name}, an OpenVINO export, gives no hidden states: give its checkpoint"
+            )
         wanted = before | {self._passes.number_of(layer) for layer in layers}
         if wanted == before:
             return
@@ -201,20 +207,26 @@ class OpenVINOBackend(Backend):
         return self._blocks.bytes_for(()) // max(1, self.num_rows)
 
 
-def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], None]:
+def _prover(options: OpenVINOOptions) -> Prove:
     """Return a function that compares a conversion, in the model's own precision, with the model's own forward.
 
     It raises a ModelError if they differ by more than rounding.
     """
     own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model"})
 
-    def prove(model: PreTrainedModel, graphs: Graphs) -> None:
-        backend = OpenVINOBackend(_Engine(model, graphs, own, _driven(shapes_of(model, ()))), is_exact=False)
-        tried = probe(Target(backend, DenseCompiler()), model, tries_first_layers=False)
-        if tried.fault:
-            raise ModelError(
-                f"{name_of(model)} has other logits after its conversion to OpenVINO: {tried.fault}; use backend='hf'"
-            )
+    def prove(model: PreTrainedModel | PlainExport, graphs: Graphs) -> None:
+        if isinstance(model, PlainExport):
+            shapes = _shapes_of_config(model.config, model.name, graphs)
+            fault, name, remedy = model.fault_of(target_of(model, graphs, shapes)), model.name, "give its checkpoint"
+        else:
+            target = target_of(model, graphs, _driven(shapes_of(model, ())))
+            fault = probe(target, model, tries_first_layers=False).fault
+            name, remedy = name_of(model), "use backend='hf'"
+        if fault:
+            raise ModelError(f"{name} has other logits after its conversion to OpenVINO: {fault}; {remedy}")
+
+    def target_of(model: Any, graphs: Graphs, shapes: Shapes) -> Target:
+        return Target(OpenVINOBackend(_Engine(model, graphs, own, shapes), is_exact=False), DenseCompiler())
 
     return prove
 
@@ -225,15 +237,20 @@ def _driven(shapes: Shapes) -> Shapes:
     return replace(shapes, takes_trees=takes_trees, device=torch.device("cpu"), chunk=_CHUNK, packs_rows=True)
 
 
-def _shapes_of_config(model: OpenVINOModel) -> Shapes:
-    config = model.config.get_text_config()
+def _shapes_of_config(config: Any, name: str, graphs: Graphs) -> Shapes:
+    config, facts = config.get_text_config(), graphs.conversion.facts
+    windows = {layer.window for layer in facts.layers}
+    attention = attention_kinds(config, name)
+    expected = {0 if window is None else window.size for window in attention.values()}
+    if windows != expected:
+        raise ModelError(f"{name} has windows of {sorted(windows)} tokens, and its config.json says {sorted(expected)}")
     return _driven(
         Shapes(
             vocab_size=config.vocab_size,
             max_positions=position_limit(config),
             takes_trees=True,
-            attention=attention_kinds(config, model.name),
-            dtype=model.dtype,
+            attention=attention,
+            dtype=facts.dtype,
             device=torch.device("cpu"),
             num_layers=config.num_hidden_layers,
         )

@@ -16,10 +16,12 @@ from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from transformers import PreTrainedModel
 from transformers.utils import logging
+from transformers.utils.logging import tqdm
 
 from specdec import ModelError
 from specdec.errors import in_one_line
-from specdec.models.architecture import name_of
+from specdec.models.architecture import name_of, shapes_of
+from specdec.models.attention_switch import why_fixed
 from specdec.models.gradients import without_autocast
 from specdec.models.notes import lock_of
 from specdec.probes.experts import batched_experts
@@ -29,7 +31,7 @@ from specdec_openvino.attention import ROWS, LayerShape, Tracing
 from specdec_openvino.widening import widen
 
 LOGITS = "logits"
-_FIRST = "input_ids", "position_ids", "columns"
+FIRST = "input_ids", "position_ids", "columns"
 _NUM_TRACED = 3  # tokens of the pass that is traced
 CONVERTING = threading.Lock()  # operations of torch and attentions of transformers are registered for the whole process
 
@@ -73,6 +75,26 @@ def _pass_of(model: PreTrainedModel, tracing: Tracing) -> Callable[..., tuple[to
         return tuple(states.float() for states in (output.logits, *output.hidden_states))
 
     return run
+
+
+def convert_checked(model: PreTrainedModel) -> Converted:
+    """Convert a model if its attention is one that paged attention supports.
+
+    Raises:
+        ModelError: if it isn't, or the model can't be converted, with the reason.
+    """
+    windows = {
+        None if window is None else (window.kind, window.size) for window in shapes_of(model, ()).attention.values()
+    }
+    if any(window is not None and window[0] == "chunked" for window in windows):
+        raise refusal(model, "it has chunked attention, which paged attention doesn't support")
+    if reason := why_fixed(model):
+        raise refusal(model, reason)
+    with tqdm(total=1, desc="converting to OpenVINO, once", leave=False):
+        converted = convert(model)
+    if {layer.window for layer in converted.layers} != {0 if window is None else window[1] for window in windows}:
+        raise refusal(model, "its windows are made by its own masks, which paged attention doesn't read")
+    return converted
 
 
 def convert(model: PreTrainedModel) -> Converted:
@@ -119,8 +141,8 @@ def translated(run: Callable[..., Any], example: tuple[torch.Tensor, ...]) -> ov
 
 def _name(graph: ov.Model, layers: list[LayerShape], num_layers: int) -> None:
     """Name a graph's inputs and outputs."""
-    names = [*_FIRST, *(f"{kind}.{layer}" for layer in range(num_layers) for kind in ("keys", "values")), *ROWS]
-    _name_inputs(graph, names, layers)
+    names = [*FIRST, *(f"{kind}.{layer}" for layer in range(num_layers) for kind in ("keys", "values")), *ROWS]
+    name_inputs(graph, names, layers)
     for output, name in zip(graph.outputs, (LOGITS, *map(hidden_name, range(num_layers + 1))), strict=True):
         output.get_tensor().set_names({name})
 
@@ -155,7 +177,7 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:
+def name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:
     """Name the inputs and set their types and shapes; only the ranks of the example's shapes are kept."""
     shapes: dict[str, tuple[Any, list[int]]] = {
         "input_ids": (ov.Type.i64, [-1, 1]),

@@ -12,15 +12,14 @@ from openvino import opset13 as ops
 from specdec import ModelError
 from specdec.errors import is_out_of_memory
 from specdec.layout import Layout
-from specdec_openvino.attention import describe
 from specdec_openvino.blocks import Blocks
 from specdec_openvino.conversion import LOGITS, hidden_name
 from specdec_openvino.filling import Filling
 from specdec_openvino.kept import Conversion
 from specdec_openvino.options import OpenVINOOptions, openvino_type
-from specdec_openvino.outside import Weights, put_in
+from specdec_openvino.outside import Weights
+from specdec_openvino.parting import joined
 from specdec_openvino.passes import pack
-from specdec_openvino.rounding import round_weights
 
 _NUM_BYTES_OF_RAW = 2
 _RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
@@ -41,18 +40,11 @@ class Compiled:
         self, conversion: Conversion, weights: Weights, options: OpenVINOOptions, hidden: frozenset[int]
     ) -> None:
         core = ov.Core()
-        core.get_property(
-            options.device, "FULL_DEVICE_NAME"
-        )  # loads the device's plug-in, which defines paged attention
         layers, dtype = conversion.facts.layers, conversion.facts.dtype
-        self._weights, self.hidden = weights, hidden
+        self._memory, self.hidden = (conversion, weights), hidden
         try:
-            graph = core.read_model(conversion.graph, ov.Tensor(np.frombuffer(conversion.constants, np.uint8)))
-            put_in(graph, weights)
-            describe(graph, layers)
+            graph = joined(core, options.device, conversion, weights)
             self.num_states = len(graph.get_results()) - 1  # hidden states, of the embeddings first
-            if options.weights != "model":
-                round_weights(graph, options.weights)
             self.state_dtype = options.of_arithmetic(dtype)
             for number, result in enumerate(graph.get_results()[1:]):
                 if number not in hidden:
@@ -88,8 +80,7 @@ class Graphs:
     """
 
     def __init__(self, conversion: Conversion, weights: Weights, let_go: Callable[[], object] = lambda: None) -> None:
-        self.conversion = conversion
-        self._weights = {**weights, **conversion.own}
+        self.conversion, self.weights = conversion, weights
         self.let_go = let_go
         self._lock = threading.Lock()
         self._compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
@@ -102,7 +93,7 @@ class Graphs:
             compiled = self._compiled.get(question)
             if compiled is None:
                 self._last = None  # two at once would hold the matrices twice
-                compiled = Compiled(self.conversion, self._weights, options, hidden)
+                compiled = Compiled(self.conversion, self.weights, options, hidden)
                 self._compiled[question] = compiled
                 self.let_go()
             self._last = compiled
@@ -153,6 +144,11 @@ class Passes:
     def hidden(self) -> frozenset[int]:
         """The numbers of the hidden states that passes can give."""
         return self._compiled.hidden
+
+    @property
+    def num_states(self) -> int:
+        """The number of hidden states that the model has; 0 for an export."""
+        return self._compiled.num_states
 
     def number_of(self, layer: int) -> int:
         """The number of a layer's hidden state; negative layers count from the last."""

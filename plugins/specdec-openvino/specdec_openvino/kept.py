@@ -26,6 +26,7 @@ _CHUNK = 4 * 2**20  # bytes that a thread digests at a time
 _DIGEST_SIZE = 32
 _SIZE_SIZE = 8  # bytes of the size of the facts
 _ALIGNMENT = 64
+_MISREAD = OSError, ValueError, KeyError, TypeError, AttributeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,11 @@ class Facts:
     Attributes:
         layers: the attention layers, in the order of the graph's caches.
         dtype: the model's.
-        source: the folder of its checkpoint; "" for a model passed as an object.
+        source: the folder of its checkpoint, or a GGUF file with its dtype; "" for a model passed as an object.
         places: the places of a checkpoint's weights in its files.
         baked: digests of tensors that the graph doesn't read and that may be constants in it.
         tied: by tensor, another one that has the same memory.
+        rounding: how its matrices were rounded; "" if they weren't.
     """
 
     layers: tuple[LayerShape, ...]
@@ -47,6 +49,7 @@ class Facts:
     places: Mapping[str, Place] = field(default_factory=dict)
     baked: Mapping[str, str] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
+    rounding: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as data for JSON."""
@@ -73,29 +76,34 @@ class Conversion:
 
     Attributes:
         graph, constants: OpenVINO's two files.
-        own: large constants of the graph that aren't tensors of the model.
+        own: large constants of the graph that aren't tensors of the model, or all of a rounded model.
     """
 
     facts: Facts
     graph: bytes
     constants: bytes
     own: Weights
+    file: mmap.mmap | None = field(default=None, compare=False)
 
     @classmethod
     def find(cls, path: Path) -> Self | None:
         """Return the conversion in a file; None if there is none, or any byte has changed."""
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError), path.open("rb") as file:
-            mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        with suppress(*_MISREAD), path.open("rb") as opened:
+            file = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = np.frombuffer(file, np.uint8)
             if mapped[:_DIGEST_SIZE].tobytes().decode() == digest(mapped[_DIGEST_SIZE:]):
-                return cls._of(mapped)
+                return replace(cls._of(mapped), file=file)
         return None
+
+    def let_go(self) -> None:
+        """Release the pages of ``own`` to the system, which reads them again from the file if they are needed."""
+        if self.file is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.file.madvise(mmap.MADV_DONTNEED)
 
     @classmethod
     def _of(cls, mapped: np.ndarray) -> Self:
-        begin = _DIGEST_SIZE + _SIZE_SIZE
-        end = begin + int.from_bytes(mapped[_DIGEST_SIZE:begin].tobytes(), "little")
-        header = json.loads(mapped[begin:end].tobytes())
-        parts, at = list[np.ndarray](), end
+        header, at = _header_of(mapped)
+        parts = list[np.ndarray]()
         for size in header["sizes"]:
             at += -at % _ALIGNMENT
             parts.append(mapped[at : at + size])
@@ -164,12 +172,38 @@ def path_in(folder: Path, name: str) -> Path:
     return folder / f"{name}{_SUFFIX}"
 
 
-def remove_others(path: Path, source: str) -> None:
-    """Remove the conversions of a checkpoint's earlier states."""
+def remove_others(path: Path, facts: Facts, state: str) -> None:
+    """Remove the conversions of a checkpoint's earlier states, and those rounded alike by another version of nncf.
+
+    Args:
+        path, facts: of the conversion that replaces them.
+        state: with which the names of conversions of the checkpoint's present files begin.
+    """
     for other in path.parent.glob(f"*{_SUFFIX}"):
-        if other != path and (known := Conversion.find(other)) is not None and known.facts.source == source:
+        known = _facts_in(other)
+        if other == path or known is None or known.source != facts.source:
+            continue
+        if not other.name.startswith(state) or known.rounding == facts.rounding:
             with suppress(OSError):
                 other.unlink()
+
+
+def _facts_in(path: Path) -> Facts | None:
+    """Return the facts of a file's conversion, without comparing its digest, which would read all of it."""
+    with (
+        suppress(*_MISREAD),
+        path.open("rb") as opened,
+        closing(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)) as file,
+    ):
+        return Facts.from_json(_header_of(file)[0]["facts"])
+    return None
+
+
+def _header_of(file: Any) -> tuple[dict[str, Any], int]:
+    """Return the header of a file's bytes, and its end."""
+    begin = _DIGEST_SIZE + _SIZE_SIZE
+    end = begin + int.from_bytes(bytes(file[_DIGEST_SIZE:begin]), "little")
+    return json.loads(bytes(file[begin:end])), end
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -1,37 +1,34 @@
 """Makes graphs from a model, a folder or a hub name, and compares them with the model on this device."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import openvino as ov
-import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import cached_file
-from transformers.utils.logging import tqdm
 
 from specdec import ModelError
 from specdec.machine.cache_folder import cache_folder
-from specdec.models.architecture import name_of, shapes_of
-from specdec.models.attention_switch import why_fixed
+from specdec.models.architecture import name_of
 from specdec.models.fingerprint import fingerprint_of
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.models.notes import notes_of
-from specdec_openvino.conversion import Converted, convert, refusal
+from specdec_openvino.conversion import convert_checked
 from specdec_openvino.engine import Graphs
+from specdec_openvino.export import Export, is_export
 from specdec_openvino.kept import Conversion, path_in, remove_others
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.names import name_of_folder, name_of_model
-from specdec_openvino.options import OpenVINOOptions, openvino_type
+from specdec_openvino.names import name_of_model
+from specdec_openvino.options import OpenVINOOptions, check_dtype
+from specdec_openvino.origin import CheckpointFolder, GgufFile, Origin, Prove
 from specdec_openvino.outside import Checkpoint, weights_of
 from specdec_openvino.parting import taken_out
+from specdec_openvino.rounding import rounded
 
-Prove = Callable[[PreTrainedModel, Graphs], None]
-_FOLDER, _EXPORTED = "openvino", "openvino_model.xml"
-_CAPABILITIES = {torch.float16: "FP16", torch.bfloat16: "BF16"}
+_FOLDER = "openvino"
 
 
 def check(options: OpenVINOOptions) -> None:
@@ -45,21 +42,8 @@ def check(options: OpenVINOOptions) -> None:
         raise ModelError(f"OpenVINO has no device {options.device!r} here: it has {', '.join(devices)}")
     if options.weights != "model" and find_spec("nncf") is None:
         raise ModelError(f"weights={options.weights} needs nncf: pip install nncf")
-
-
-def check_dtype(dtype: torch.dtype, device: str) -> None:
-    """Refuse a dtype that a device doesn't support.
-
-    Raises:
-        ModelError: with the remedy.
-    """
-    openvino_type(dtype)
-    wanted = _CAPABILITIES.get(dtype)
-    if wanted is not None and wanted not in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES"):
-        name = str(dtype).removeprefix("torch.")
-        raise ModelError(
-            f"OpenVINO doesn't support {name} on this {device}: load the model in float32, or use backend='hf'"
-        )
+    if "group_size" in options.model_fields_set and not options.weights.startswith("int4"):
+        raise ModelError("group_size is for 4-bit weights, since 8 bits have a scale per channel: add weights=int4")
 
 
 def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> Graphs:
@@ -74,12 +58,17 @@ def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) ->
             f"the openvino backend reads weights from the CPU, and those of {name_of(model)} are on "
             f"{', '.join(sorted(devices))}: model.to('cpu')"
         )
-    notes, device = notes_of(model), _device_name(options.device)
+    notes, device, rounding = notes_of(model), _device_name(options.device), options.rounding
     with notes.lock:
         question = "openvino", device, fingerprint_of(model)
-        graphs: Graphs | None = notes.shared.get(question)
+        graphs: Graphs | None = notes.shared.get((*question, rounding))
         if graphs is None:
-            notes.shared[question] = graphs = _graphs_of(model, device, options, prove)
+            graphs = notes.shared.get((*question, None)) or _graphs_of(model, device, options, prove)
+            if rounding is None:
+                notes.shared[(*question, None)] = graphs
+            else:
+                made = rounded(graphs.conversion, graphs.weights, rounding, options.device)
+                notes.shared[(*question, rounding)] = graphs = Graphs(made, {})
         return graphs
 
 
@@ -91,7 +80,7 @@ def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, pr
         weights = weights_of(model)
         if known.facts.fit(weights):
             return Graphs(known, weights)
-    converted = _converted(model)
+    converted = convert_checked(model)
     graphs = Graphs(*taken_out(converted, weights_of(converted.model)))
     prove(model, graphs)
     if path is not None:
@@ -100,9 +89,9 @@ def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, pr
 
 
 def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, prove: Prove) -> tuple[Any, Any]:
-    """Return a converted model and its tokenizer from a folder or hub name; torch loads the model only to convert it.
+    """Return a converted model and its tokenizer from a name; torch loads the model only to convert it.
 
-    For a GGUF file, or another dtype than the files', the torch model itself is returned.
+    For another dtype than a folder's files have, the torch model itself is returned.
 
     Raises:
         ModelError: if the model can't be loaded or converted, with the reason.
@@ -113,36 +102,37 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
             f"device={source.device!r} is torch's, and the openvino backend converts a model on the CPU: leave it out, "
             "or name one of OpenVINO's devices with backend='openvino:device=…'"
         )
+    origin = _origin_of(source, tokenizer)
+    config = origin.config()
+    if isinstance(origin, CheckpointFolder) and source.dtype not in {
+        "auto",
+        str(config.dtype).removeprefix("torch."),
+    }:  # the files have other numbers
+        return load_pretrained(source.name, tokenizer, source.dtype)
+    graphs, state = _graphs_from(origin, options, prove)
+    tokenizer = load_pretrained_tokenizer(source.name) if tokenizer is None else tokenizer
+    generation_config = origin.generation_config(config)
+    return OpenVINOModel(source.name, graphs, config, generation_config, origin.folder, state), tokenizer
+
+
+def _origin_of(source: ModelSource, tokenizer: Any | None) -> Origin:
     name = source.name
-    if is_gguf(name):  # a model object like any other
-        return load_pretrained(name, tokenizer, source.dtype)
-    folder = _folder_of(name)
+    if is_gguf(name):
+        return GgufFile(name, source.dtype, tokenizer)
+    folder = Path(name) if Path(name).is_dir() else _snapshot(name)
+    if folder is not None and is_export(folder) and not (folder / "config.json").is_file():
+        raise ModelError(f"can't load {name!r}: it has no config.json: copy the checkpoint's into it")
     if folder is None or not (folder / "config.json").is_file():
         load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
         raise ModelError(f"can't load {name!r}: it has no config.json")
-    config = AutoConfig.from_pretrained(folder)
-    if source.dtype not in {"auto", str(config.dtype).removeprefix("torch.")}:  # the files have other numbers
-        return load_pretrained(name, tokenizer, source.dtype)
-    graphs = _known_graphs(folder, options) or _new_graphs(
-        folder, lambda: load_pretrained(name, tokenizer)[0], options, prove
-    )
-    tokenizer = load_pretrained_tokenizer(name) if tokenizer is None else tokenizer
-    try:
-        generation_config = GenerationConfig.from_pretrained(folder)
-    except OSError:  # it has none
-        generation_config = GenerationConfig.from_model_config(config)
-    return OpenVINOModel(name, graphs, config, generation_config, folder, _path_of(folder, options).name), tokenizer
-
-
-def _folder_of(name: str) -> Path | None:
-    """The folder of a model; raises ModelError for one that has an export of OpenVINO's alone."""
-    folder = Path(name) if Path(name).is_dir() else _snapshot(name)
-    if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
+    if not is_export(folder):
+        return CheckpointFolder(name, folder, tokenizer)
+    if source.dtype not in {"auto", "float32"}:
         raise ModelError(
-            f"can't load {name!r}: an export of OpenVINO's can't be compared with the model's own forward; give the "
-            "folder that it was exported from"
+            f"dtype={source.dtype!r} is for checkpoints, and {name!r} is an OpenVINO export: use "
+            "backend='openvino:precision=bfloat16'"
         )
-    return folder
+    return Export(name, folder)
 
 
 def _snapshot(name: str) -> Path | None:
@@ -153,55 +143,51 @@ def _snapshot(name: str) -> Path | None:
     return None
 
 
-def _known_graphs(folder: Path, options: OpenVINOOptions) -> Graphs | None:
-    """Return the graphs of a checkpoint that was converted before; they read its files, and torch isn't needed."""
-    known = Conversion.find(_path_of(folder, options))
+def _graphs_from(origin: Origin, options: OpenVINOOptions, prove: Prove) -> tuple[Graphs, str]:
+    """Return the graphs of files, kept from an earlier start if possible, and a name that changes with them."""
+    state, rounding = origin.state(_device_name(options.device)), options.rounding
+    path = path_in(_folder(), state)
+    if rounding is None:
+        return _known_graphs(path, origin, options) or _new_graphs(path, origin, options, prove), path.name
+    rounded_path = path_in(_folder(), f"{state}-{rounding.key}")
+    graphs = _known_graphs(rounded_path, origin, options)
+    if graphs is None:
+        graphs = _known_graphs(path, origin, options) or _new_graphs(path, origin, options, prove)
+        made = rounded(graphs.conversion, graphs.weights, rounding, options.device)
+        _keep(made, rounded_path, state)
+        graphs = _known_graphs(rounded_path, origin, options) or Graphs(made, {})  # a file's memory, if there is one
+    return graphs, rounded_path.name
+
+
+def _known_graphs(path: Path, origin: Origin, options: OpenVINOOptions) -> Graphs | None:
+    """Return the graphs of files that were converted before; they read the files, and torch isn't needed."""
+    known = Conversion.find(path)
     if known is None:
         return None
     check_dtype(known.facts.dtype, options.device)
     places = known.facts.places
+    if origin.folder is None or not places:
+        return Graphs(known, {}, known.let_go)
     with suppress(OSError, ValueError, KeyError):  # files that have changed
-        checkpoint = Checkpoint(folder, sorted({place.file for place in places.values()}))
+        checkpoint = Checkpoint(origin.folder, sorted({place.file for place in places.values()}))
         return Graphs(known, checkpoint.read(places), checkpoint.let_go)
     return None
 
 
-def _new_graphs(folder: Path, load: Callable[[], PreTrainedModel], options: OpenVINOOptions, prove: Prove) -> Graphs:
-    """Convert a checkpoint; return graphs that read the memory of the model that torch has loaded."""
-    path, model = _path_of(folder, options), load()
-    check_dtype(model.dtype, options.device)
-    converted, weights = _converted(model), weights_of(model)
-    places = Checkpoint.of(folder).places_of(weights)
-    found = {name: weights[name] for name in places}
-    conversion, read = taken_out(converted, found, source=str(folder.resolve()), places=places)
-    graphs = Graphs(conversion, read)
-    prove(model, graphs)
-    conversion.save(path)
-    remove_others(path, conversion.facts.source)
+def _new_graphs(path: Path, origin: Origin, options: OpenVINOOptions, prove: Prove) -> Graphs:
+    graphs = origin.graphs(options, prove)
+    if options.rounding is None or origin.folder is not None:  # else two files would have all weights
+        _keep(graphs.conversion, path, path.stem)
     return graphs
 
 
-def _path_of(folder: Path, options: OpenVINOOptions) -> Path:
-    return path_in(_folder(), name_of_folder(folder, _device_name(options.device)))
+def _keep(conversion: Conversion, path: Path, state: str) -> None:
+    conversion.save(path)
+    remove_others(path, conversion.facts, state)
 
 
 def _folder() -> Path:
     return cache_folder() / _FOLDER
-
-
-def _converted(model: PreTrainedModel) -> Converted:
-    windows = {
-        None if window is None else (window.kind, window.size) for window in shapes_of(model, ()).attention.values()
-    }
-    if any(window is not None and window[0] == "chunked" for window in windows):
-        raise refusal(model, "it has chunked attention, which paged attention doesn't support")
-    if reason := why_fixed(model):
-        raise refusal(model, reason)
-    with tqdm(total=1, desc="converting to OpenVINO, once", leave=False):
-        converted = convert(model)
-    if {layer.window for layer in converted.layers} != {0 if window is None else window[1] for window in windows}:
-        raise refusal(model, "its windows are made by its own masks, which paged attention doesn't read")
-    return converted
 
 
 def _device_name(device: str) -> str:

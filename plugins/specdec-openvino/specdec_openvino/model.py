@@ -15,7 +15,7 @@ class OpenVINOModel:
 
     Attributes:
         config, generation_config: transformers' own.
-        folder: of the checkpoint, whose files have the embeddings.
+        folder: of the checkpoint, whose files have the embeddings; None if there is none.
         fingerprint: a text that changes with the files and the device.
         name_or_path: its name in reports.
     """
@@ -24,7 +24,7 @@ class OpenVINOModel:
     graphs: Graphs
     config: Any
     generation_config: Any
-    folder: Path
+    folder: Path | None
     fingerprint: str = ""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from specdec.models.notes import Notes
 from specdec_openvino.outside import tensors_of
 
 _FORMAT = 8  # version of the files; another number invalidates earlier conversions
-_READ = "*.safetensors", "*.json"  # the files of a checkpoint that determine what the model computes
+_READ = "*.safetensors", "*.json", "openvino_model.*"  # files of a folder that determine what the model computes
 _PLAIN = bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range
 # A module's attributes that are described elsewhere, and transformers' mark that hidden states were requested.
 _APART = {"_parameters", "_buffers", "_modules", "_output_capturing_hooks_installed"}
@@ -59,8 +59,15 @@ def name_of_folder(folder: Path, device: str) -> str:
     named.add(folder.resolve())
     if folder.parent.name != "snapshots":
         for file in sorted(file for pattern in _READ for file in folder.glob(pattern)):
-            facts = file.stat()  # a replaced or modified file has another inode or modification time
-            named.add(file.name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+            named.add_file(file)
+    return named.hex()
+
+
+def name_of_file(file: Path, dtype: str, device: str) -> str:
+    """Return the name of the conversion of a GGUF file in a dtype for a device, without reading the file."""
+    named = _Digest(device)
+    named.add(file.resolve(), dtype, *_version_of("gguf"))
+    named.add_file(file.resolve())
     return named.hex()
 
 
@@ -74,6 +81,11 @@ class _Digest:
         for part in parts:
             text = str(part).encode()
             self._digest.update(len(text).to_bytes(8, "little") + text)
+
+    def add_file(self, file: Path) -> None:
+        """Add a file's state; a replaced or modified file has another inode or modification time."""
+        facts = file.stat()
+        self.add(file.name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
 
     def hex(self) -> str:
         return self._digest.hexdigest()

@@ -9,11 +9,14 @@ from pydantic import Field
 
 from specdec import ModelError
 from specdec.backends.base import BackendOptions
+from specdec_openvino.rounding import Rounding
 
 Precision = Literal["model", "bfloat16", "bf16"]
 CachePrecision = Literal["model", "u8"]
-Weights = Literal["model", "int8", "int4"]
+Weights = Literal["model", "int8", "int4", "int8_asym", "int8_sym", "int4_sym", "int4_asym"]
 _TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
+_MODES, _FOUR_BITS = {"int8": "int8_asym", "int4": "int4_sym"}, "int4"
+_CAPABILITIES = {torch.float16: "FP16", torch.bfloat16: "BF16"}
 _CACHE_TYPES = {**_TYPES, torch.uint8: ov.Type.u8}
 
 
@@ -23,7 +26,14 @@ class OpenVINOOptions(BackendOptions):
     device: str = Field(default="CPU", description="a device that OpenVINO lists; tested on CPUs only")
     precision: Precision = Field(default="model", description="dtype of arithmetic: the model's own, or bfloat16")
     kv: CachePrecision = Field(default="model", description="dtype of keys and values: that of arithmetic, or 8 bits")
-    weights: Weights = Field(default="model", description="the model's own, or rounded to 8 or 4 bits by nncf")
+    weights: Weights = Field(
+        default="model",
+        description="the model's own, or rounded to 8 or 4 bits by nncf, in one of its modes: int8 is int8_asym, and "
+        "int4 is int4_sym",
+    )
+    group_size: int = Field(
+        default=128, ge=-1, description="weights that share a scale, with 4 bits; -1 for one scale per channel"
+    )
     threads: int = Field(
         default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"
     )
@@ -35,6 +45,16 @@ class OpenVINOOptions(BackendOptions):
     def of_cache(self, dtype: torch.dtype) -> torch.dtype:
         """Return the dtype of keys and values for a model's dtype."""
         return torch.uint8 if self.kv == "u8" else self.of_arithmetic(dtype)
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """How weights are rounded, or None."""
+        if self.weights == "model":
+            return None
+        mode = _MODES.get(self.weights, self.weights)
+        if not mode.startswith(_FOUR_BITS):
+            return Rounding(mode)
+        return Rounding(mode, self.group_size, is_adjusted="group_size" not in self.model_fields_set)
 
     @property
     def num_threads(self) -> int:
@@ -75,3 +95,18 @@ def openvino_type(dtype: torch.dtype) -> ov.Type:
         names = ", ".join(str(known).removeprefix("torch.") for known in _TYPES)
         raise ModelError(f"the openvino backend supports models in {names}, not {str(dtype).removeprefix('torch.')}")
     return _TYPES[dtype]
+
+
+def check_dtype(dtype: torch.dtype, device: str) -> None:
+    """Refuse a dtype that a device doesn't support.
+
+    Raises:
+        ModelError: with the remedy.
+    """
+    openvino_type(dtype)
+    wanted = _CAPABILITIES.get(dtype)
+    if wanted is not None and wanted not in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES"):
+        name = str(dtype).removeprefix("torch.")
+        raise ModelError(
+            f"OpenVINO doesn't support {name} on this {device}: load the model in float32, or use backend='hf'"
+        )

@@ -18,7 +18,7 @@ from openvino import opset13 as ops
 from specdec.weights.tensor import PackedWeight
 
 PREFIX = "weight."  # of the names of inputs that represent weights
-_LEAST_OWN = 4096  # bytes of a constant that isn't stored in the graph's file
+LEAST_OWN = 4096  # bytes of a constant that isn't stored in the graph's file
 _PROBE = 4096  # bytes to compare first
 _HEADER_SIZE = 8  # bytes of the header size in a safetensors file
 _BYTES_OF = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
@@ -98,6 +98,10 @@ class Checkpoint:
                     break
         return found
 
+    def file(self, name: str) -> np.ndarray:
+        """Return the bytes of a file."""
+        return np.frombuffer(self._maps[name], np.uint8)
+
     def let_go(self) -> None:
         """Release pages to the system, which still caches them if they are read again."""
         for mapped in self._maps.values():
@@ -130,7 +134,7 @@ def take_out(graph: ov.Model, weights: Weights) -> tuple[set[str], dict[str, np.
         data = constant.data
         name = by_address.get(data.ctypes.data)
         if name is None or weights[name].nbytes != data.nbytes:
-            if data.nbytes < _LEAST_OWN:
+            if data.nbytes < LEAST_OWN:
                 continue
             name = f"constant.{len(own)}"
             own[name] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Separates a converted graph from its weights: the graph is saved, and the weights stay in the model's memory."""
+"""Separates a converted graph from its weights, which stay in the model's memory, and joins them again."""
 
 import tempfile
 from pathlib import Path
@@ -9,9 +9,10 @@ import openvino as ov
 import torch
 
 from specdec import ModelError
+from specdec_openvino.attention import describe
 from specdec_openvino.conversion import Converted
 from specdec_openvino.kept import Conversion, Facts, digest
-from specdec_openvino.outside import Weights, take_out
+from specdec_openvino.outside import Weights, put_in, take_out
 from specdec_openvino.widening import mark_decompressions
 
 
@@ -39,6 +40,15 @@ def taken_out(converted: Converted, weights: Weights, **facts: Any) -> tuple[Con
     if torch.finfo(converted.model.dtype).bits < torch.finfo(torch.float32).bits:
         graph = mark_decompressions(graph)
     return Conversion(described, graph, constants, own), {name: weights[name] for name in met}
+
+
+def joined(core: ov.Core, device: str, conversion: Conversion, weights: Weights) -> ov.Model:
+    """Return a conversion's graph with its weights, whose memory must exist as long as the graph."""
+    core.get_property(device, "FULL_DEVICE_NAME")  # loads the device's plug-in, which defines paged attention
+    graph = core.read_model(conversion.graph, ov.Tensor(np.frombuffer(conversion.constants, np.uint8)))
+    put_in(graph, {**weights, **conversion.own})
+    describe(graph, conversion.facts.layers)
+    return graph
 
 
 def serialized(graph: ov.Model) -> tuple[bytes, bytes]:

@@ -11,7 +11,8 @@ from transformers.utils import cached_file
 from specdec import ModelError
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, must_be_cached
-from specdec_openvino.loading import check_dtype
+from specdec_openvino.export import is_export
+from specdec_openvino.options import check_dtype
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 
@@ -23,7 +24,7 @@ def why_not(source: ModelSource, device: str) -> str:
     """
     if torch.device(source.torch_device).type != "cpu":
         return f"the model is to be on {source.torch_device}"
-    if is_gguf(source.name):
+    if is_gguf(source.name) or is_export(Path(source.name)):
         return _why_not_in(source.dtype, device)
     is_offline = must_be_cached(source.name)
     if _file(source.name, _ADAPTER, is_offline) is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specdec_openvino import engine, kept, loading
+from specdec_openvino import conversion, engine, kept, loading, origin
 from specdec_openvino.attention import LayerShape
 from specdec_openvino.kept import Conversion, Facts, path_in
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -85,7 +85,7 @@ def forbid_conversion(patch: pytest.MonkeyPatch) -> None:
     def refuse(model: Any) -> Any:
         raise AssertionError("converted again")
 
-    patch.setattr(loading, "convert", refuse)
+    patch.setattr(conversion, "convert", refuse)
 
 
 @pytest.fixture
@@ -370,15 +370,13 @@ def test_a_folder_is_driven_without_torchs_weights(
     expected = expected_of(AutoModelForCausalLM.from_pretrained(checkpoint))
     assert text_of(str(checkpoint), Letters()) == expected
     forbid_conversion(monkeypatch)
-    monkeypatch.setattr(loading, "load_pretrained", None)
+    monkeypatch.setattr(origin, "load_pretrained", None)
     assert text_of(str(checkpoint), Letters()) == expected
     (path,) = conversions(home)
-    conversion = Conversion.find(path)
-    assert conversion is not None
-    assert bool(conversion.own) == (save is another_dtype)
-    assert len({place.file for place in conversion.facts.places.values()}) == {one_file: 1, several_files: 2}.get(
-        save, 0
-    )
+    held = Conversion.find(path)
+    assert held is not None
+    assert bool(held.own) == (save is another_dtype)
+    assert len({place.file for place in held.facts.places.values()}) == {one_file: 1, several_files: 2}.get(save, 0)
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])

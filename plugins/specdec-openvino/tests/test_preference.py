@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino import loading, preference
+from specdec_openvino import loading, origin, preference
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.model import OpenVINOModel
 from transformers import PreTrainedModel
@@ -110,15 +110,39 @@ def test_a_gguf_file_is_the_engines_and_converted_once(
     )
     expected = Generator(str(path), backend="hf").generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
     assert result.token_ids == expected.token_ids
-    monkeypatch.setattr(loading, "convert", lambda _: pytest.fail("it was converted before"))
+    monkeypatch.setattr(origin, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
     again = Generator(str(path)).generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
     assert again.token_ids == expected.token_ids
 
 
-def test_a_gguf_file_is_rounded_by_the_engine(tiny_gguf: ModuleType, tmp_path: Path) -> None:
+def test_a_gguf_file_is_rounded_by_the_engine(
+    tiny_gguf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("nncf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "model.gguf"
     tiny_gguf.write(path)
-    with pytest.warns(UserWarning, match="weights=int8"):
-        generator = Generator(str(path), backend="openvino:weights=int8")
-    assert not generator.generate([3, 4, 5], max_new_tokens=4, eos_token_id=()).lossless
+    texts = list[tuple[int, ...]]()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="weights=int8"):
+            generator = Generator(str(path), backend="openvino:weights=int8")
+        result = generator.generate([3, 4, 5], max_new_tokens=8, eos_token_id=())
+        assert not result.lossless
+        texts.append(tuple(result.token_ids))
+        monkeypatch.setattr(origin, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
+        monkeypatch.setattr(loading, "rounded", lambda *_: pytest.fail("it is rounded again"))
+    assert texts[0] == texts[1]
+    assert len(list((tmp_path / "cache").glob("specdec/openvino/*"))) == 1  # all weights are kept once
+
+
+def test_a_gguf_file_that_is_replaced_is_read_again(tiny_gguf: ModuleType, tmp_path: Path) -> None:
+    path, other = tmp_path / "model.gguf", tmp_path / "other.gguf"
+    tiny_gguf.write(path)
+    Generator(str(path), backend="openvino")
+    tiny_gguf.write(other, "qwen2")
+    other.replace(path)
+    ours, theirs = (
+        Generator(str(path), backend=backend).generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=()).token_ids
+        for backend in ("openvino", "hf")
+    )
+    assert ours == theirs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from openvino import Core
-from specdec_openvino import loading
+from specdec_openvino import loading, options
 from specdec_openvino.attention import Tracing
 from specdec_openvino.backend import OpenVINOBackend
 from transformers import PreTrainedModel
@@ -91,10 +91,9 @@ def test_rounded_weights_need_nncf(make: Make, monkeypatch: pytest.MonkeyPatch) 
         Generator(make("llama"), backend="openvino:weights=int4")
 
 
-def test_an_export_of_openvinos_alone(tmp_path: Path) -> None:
-    (tmp_path / "openvino_model.xml").touch()
-    with pytest.raises(ModelError, match="give the folder that it was exported from"):
-        Generator(str(tmp_path), backend="openvino")
+def test_groups_are_for_four_bits(make: Make) -> None:
+    with pytest.raises(ModelError, match=r"group_size is for 4-bit weights, .*: add weights=int4"):
+        Generator(make("llama"), backend="openvino:group_size=64")
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
 
 
 def test_half_precision_where_the_processor_has_none(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_CAPABILITIES", {torch.float16: "none has it"})
+    monkeypatch.setattr(options, "_CAPABILITIES", {torch.float16: "none has it"})
     with pytest.raises(ModelError, match="doesn't support float16 on this CPU: load the model in float32"):
         Generator(families.make(*families.TREES["llama"]).half(), backend="openvino")
 

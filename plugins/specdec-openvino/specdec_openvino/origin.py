@@ -1,0 +1,118 @@
+"""What a conversion is made from, if the model is given by name: a folder of safetensors files, or a GGUF file."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+
+from specdec.models.loading import load_pretrained
+from specdec_openvino.conversion import Converted, convert_checked
+from specdec_openvino.engine import Graphs
+from specdec_openvino.kept import Conversion
+from specdec_openvino.names import name_of_file, name_of_folder
+from specdec_openvino.options import OpenVINOOptions, check_dtype
+from specdec_openvino.outside import Checkpoint, Weights, weights_of
+from specdec_openvino.parting import taken_out
+
+Prove = Callable[[Any, Graphs], None]  # compares a conversion with the model's own forward; raises a ModelError
+
+
+class Origin(ABC):
+    """Files that a conversion is made from.
+
+    Attributes:
+        source: their path.
+        folder: the folder from which conversions read weights; None if they hold all of them.
+    """
+
+    source: Path
+    folder: Path | None
+
+    @abstractmethod
+    def state(self, device: str) -> str:
+        """Return a name for the conversion of the present files, for a device."""
+
+    @abstractmethod
+    def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
+        """Convert the files and prove the conversion.
+
+        Raises:
+            ModelError: if the files can't be loaded or converted, or the proof fails, with the reason.
+        """
+
+    @abstractmethod
+    def config(self) -> Any:
+        """Return transformers' configuration."""
+
+    def generation_config(self, config: Any) -> Any:
+        """Return transformers' generation configuration, by default that of a configuration."""
+        return GenerationConfig.from_model_config(config)
+
+
+class _TorchOrigin(Origin):
+    """Files that torch loads, once, to convert the model."""
+
+    def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
+        model = self._load()
+        check_dtype(model.dtype, options.device)
+        graphs = Graphs(*self._take_out(convert_checked(model)))
+        prove(model, graphs)
+        return graphs
+
+    @abstractmethod
+    def _load(self) -> PreTrainedModel: ...
+
+    @abstractmethod
+    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+        """Return a conversion without the weights that it can read from the files, and these weights."""
+
+
+class CheckpointFolder(_TorchOrigin):
+    """A folder of safetensors files, in the dtype that they have."""
+
+    def __init__(self, name: str, folder: Path, tokenizer: Any | None) -> None:
+        self._name, self._tokenizer, self.source, self.folder = name, tokenizer, folder, folder
+
+    def state(self, device: str) -> str:
+        return name_of_folder(self.source, device)
+
+    def _load(self) -> PreTrainedModel:
+        model: PreTrainedModel = load_pretrained(self._name, self._tokenizer)[0]
+        return model
+
+    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+        weights = weights_of(converted.model)
+        places = Checkpoint.of(self.source).places_of(weights)
+        found = {name: weights[name] for name in places}
+        return taken_out(converted, found, source=str(self.source.resolve()), places=places)
+
+    def config(self) -> Any:
+        return AutoConfig.from_pretrained(self.source)
+
+    def generation_config(self, config: Any) -> Any:
+        try:
+            return GenerationConfig.from_pretrained(self.source)
+        except OSError:  # it has none
+            return super().generation_config(config)
+
+
+class GgufFile(_TorchOrigin):
+    """A GGUF file, whose weights transformers dequantises to a dtype; conversions hold them."""
+
+    def __init__(self, name: str, dtype: str, tokenizer: Any | None) -> None:
+        self._dtype, self._tokenizer, self.source, self.folder = dtype, tokenizer, Path(name), None
+
+    def state(self, device: str) -> str:
+        return name_of_file(self.source, self._dtype, device)
+
+    def _load(self) -> PreTrainedModel:
+        model: PreTrainedModel = load_pretrained(str(self.source), self._tokenizer, self._dtype)[0]
+        return model
+
+    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+        return taken_out(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
+
+    def config(self) -> Any:
+        return AutoConfig.from_pretrained(self.source.absolute().parent, gguf_file=self.source.name)
