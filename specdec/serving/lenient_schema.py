@@ -1,11 +1,12 @@
 """JSON schemas of requests with ``"strict": false``."""
 
+import time
 from typing import Any
 
 from specdec.constraints import Grammar, JsonObject, JsonSchema
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.grammar_constraint import GrammarConstraint
-from specdec.constraints.matcher import GrammarError
+from specdec.constraints.matcher import MOST_SECONDS, GrammarError, SlowGrammarError
 
 
 class LenientSchema(GrammarConstraint):
@@ -31,20 +32,29 @@ class LenientSchema(GrammarConstraint):
 
 
 def enforceable(constraint: GrammarConstraint, vocabulary: Vocabulary) -> GrammarConstraint:
-    """Return a constraint that the library has refused, with any value for each lenient part that it refuses alone."""
+    """Return a constraint that the library has refused, with any value for each lenient part that it refuses alone.
+
+    Raises:
+        SlowGrammarError: if the parts together take too long to compile.
+    """
     if not isinstance(constraint, Grammar):
         return constraint
-    parts = {name: _enforceable_part(part, vocabulary) for name, part in constraint.parts}
+    deadline = time.monotonic() + MOST_SECONDS
+    parts = {name: _enforceable_part(part, vocabulary, deadline) for name, part in constraint.parts}
     return Grammar(constraint.definition, parts=parts)
 
 
-def _enforceable_part(part: GrammarConstraint, vocabulary: Vocabulary) -> GrammarConstraint:
+def _enforceable_part(part: GrammarConstraint, vocabulary: Vocabulary, deadline: float) -> GrammarConstraint:
     if not isinstance(part, LenientSchema):
         return part
     try:
-        GrammarConstraint.start(part, vocabulary)
+        GrammarConstraint.start(part, vocabulary, max(0.0, deadline - time.monotonic()))
     except GrammarError:
         return part.any_value
+    except SlowGrammarError:
+        raise SlowGrammarError(
+            f"the constraints take longer than {MOST_SECONDS:g} s to compile: simplify them"
+        ) from None
     return part
 
 

@@ -28,10 +28,10 @@ class ReasoningTags:
     def stage(self, request: AnswerRequest) -> Stage:
         """Return where a request's answer begins."""
         before, begun = request.prompt_end.rstrip(), (request.begun or "").strip()
-        # Tags in earlier messages don't count, nor does a mention of them in a question.
         before = before.removesuffix(begun).rstrip()
-        begin, end = begun.rfind(self.begin), begun.rfind(self.end)
-        if begin > end or (end < 0 and before.endswith(self.begin)):
+        # Tags in earlier messages don't count, nor do those that a text mentions.
+        has_begun = begun.startswith(self.begin) or before.endswith(self.begin)
+        if has_begun and self.end not in begun:
             return Stage.WITHIN
         return Stage.AFTER if request.begun is not None or before.endswith(self.end) else Stage.BEFORE
 
