@@ -69,7 +69,7 @@ def test_reasoning_of_any_length_is_continued(num_tokens: int) -> None:
 def test_reasoning_that_an_earlier_message_leaves_open_is_not_continued(begun: str) -> None:
     tokenizer = chat_tokenizer("{# <think></think> #}", special=THINK)
     begin, end = tokenizer.convert_tokens_to_ids([*THINK])
-    last = [begin, *byte_ids("b"), end, *byte_ids("a")] if "</think>" in begun else byte_ids(begun)
+    last = [begin, *byte_ids("b"), end, *byte_ids("a")] if "</think>" in begun else byte_ids(begun) if begun else []
     prompt = [*byte_ids("assistant: "), begin, *byte_ids("hm user: <think> is a tag? assistant: "), *last]
     answer = read(tokenizer, plan_of(tokenizer, prompt, begun), byte_ids("c"), 1)
     assert (answer.reasoning, answer.content) == ("", "c")
