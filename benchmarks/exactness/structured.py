@@ -1,6 +1,7 @@
 """Does text under a JSON schema depend on the strategy? Each strategy against plain decoding under the same masks.
 
     python -m benchmarks structured [--backends hf openvino] [--num-schemas 150] [--out structured.jsonl]
+    python -m benchmarks structured --temperatures 1 --seed 8 --out seed_8.jsonl     # other texts of the same schemas
     python -m benchmarks structured --summary
 
 Schemas are made by hypothesis: nested objects, arrays, enums, optional properties, unicode keys, patterns, formats,
@@ -40,8 +41,6 @@ PROMPTS = (
     "x",
     "# The members, as JSON, with all of their names\n",
 )
-TEMPERATURES = (0.0, 1.0)
-SEED = 7
 
 
 class Runs:
@@ -49,6 +48,7 @@ class Runs:
 
     def __init__(self, arguments: argparse.Namespace, backend: str) -> None:
         self.backend, self.length, self.out = backend, arguments.max_new_tokens, arguments.out
+        self.temperatures, self.seed = arguments.temperatures, arguments.seed
         self.model, self.tokenizer = load_model(arguments)
         ends = self.model.generation_config.eos_token_id
         self.ends = tuple(ends) if isinstance(ends, list) else (ends,)
@@ -58,7 +58,7 @@ class Runs:
         self.done = {(row["backend"], row["strategy"], row["temperature"], row["schema"]) for row in read(self.out)}
 
     def run(self) -> None:
-        for temperature in TEMPERATURES:
+        for temperature in self.temperatures:
             if self.backend == "hf":
                 self.decode(PLAIN, temperature, self.by_definition, 1)
             else:
@@ -73,7 +73,7 @@ class Runs:
                 self.model,
                 self.tokenizer(self.prompts[index])["input_ids"],
                 self.length,
-                SEED if temperature else None,
+                self.seed if temperature else None,
                 self.ends,
                 allowed_by(grammar_of(self.schemas[index]), self.tokenizer, len(self.model.lm_head.weight)),
             )
@@ -103,7 +103,7 @@ class Runs:
                     each=[{"constraint": JsonSchema(self.schemas[index])} for index in indices],
                     context=contexts[: len(indices)] if is_in_contexts else None,
                     temperature=temperature,
-                    seed=SEED,
+                    seed=self.seed,
                     max_new_tokens=self.length,
                 )
                 if errors := [result.error for result in results if result.error is not None]:
@@ -178,6 +178,8 @@ def main() -> int:
     parser.add_argument("--backends", nargs="+", default=["hf", "openvino"])
     parser.add_argument("--num-schemas", type=int, default=150)
     parser.add_argument("--max-new-tokens", type=int, default=120)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--seed", type=int, default=7, help="of texts at temperatures above 0; one seed for one --out")
     parser.add_argument("--out", type=Path, default=Path("structured.jsonl"))
     parser.add_argument("--summary", action="store_true", help="only print what --out has")
     arguments = parser.parse_args()

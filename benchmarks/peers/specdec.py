@@ -5,8 +5,9 @@
     specdec:auto+schema=order.json                       texts under a JSON schema
     specdec                                              plain decoding
 
-On OpenVINO the model is the checkpoint's folder. As with OpenVINO GenAI, one pass is made before memory is counted,
-since weights are packed in the first passes. ``demo_drafter`` stands for the folder of the built-in model's drafter.
+Prompts repeat, so strategies forget what they have learnt when a prompt comes again: before each round over them. On
+OpenVINO the model is the checkpoint's folder. As with OpenVINO GenAI, one pass is made before memory is counted, since
+weights are packed in the first passes. ``demo_drafter`` stands for the folder of the built-in model's drafter.
 """
 
 from typing import Any
@@ -47,8 +48,13 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
 
     schema = _chosen(arguments)[2]
     ending = {"eos_token_id": ()} if schema is None else {"constraint": JsonSchema(schema)}
+    seen = set[tuple[int, ...]]()
 
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
+        if tuple(prompt) in seen:
+            generator.forget()
+            seen.clear()
+        seen.add(tuple(prompt))
         result = generator.generate(prompt, max_new_tokens=max_new_tokens, seed=0, **ending)
         return Decoded(list(result.token_ids), result.stats.steps, dict(result.stats.seconds))
 

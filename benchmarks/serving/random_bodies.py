@@ -3,21 +3,32 @@
     specdec serve --model demo --tool-parser hermes --port 8000
     python -m benchmarks random_bodies http://localhost:8000 [--num 2000] [--seed 0] [--limit 30]
 
-Half of the bodies have a spoiled field: a wrong type, a keyword that can't be enforced, or deep nesting. The command
-prints the number of answers by status, and each failure: a status of 500 or above, an answer later than the limit, or
-one that isn't valid under its schema.
+Bodies of /v1/chat/completions, /v1/completions and /v1/responses are sent in turn. Half of them have a spoiled field: a
+wrong type, a keyword that can't be enforced, or deep nesting. The command prints the number of answers by path and
+status, and each failure: a status of 500 or above, an answer later than the limit, or one that isn't valid under its
+schema.
 """
 
 import argparse
+import copy
 import json
 import random
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import jsonschema
 
+CHAT, COMPLETIONS, RESPONSES = PATHS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+ITEMS: list[Any] = [  # of a conversation
+    {"role": "user", "content": [{"type": "input_text", "text": "Who?"}]},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+    {"type": "function_call", "call_id": "a", "name": "f_0", "arguments": '{"name": 1}'},
+    {"type": "function_call_output", "call_id": "a", "output": "x"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I", "annotations": []}]},
+]
 KEYS = ["name", "größe", "a b", 'q"', "日付", "x/y~", "n"]
 SPOILED: list[Any] = [
     None, True, -1, 1e300, "", "x" * 5000, [], {}, [[]], {"type": "object"}, "\ud800", "\x00", {"a": {"b": [{}] * 50}},
@@ -54,9 +65,9 @@ def of_object(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def body(rng: random.Random) -> tuple[str, dict[str, Any]]:
-    """Return a path and a random body."""
-    is_chat = rng.random() < 0.8
+def body(rng: random.Random, path: str) -> dict[str, Any]:
+    """Return a random body for a path."""
+    is_chat = path != COMPLETIONS
     made: dict[str, Any] = {"model": "demo", "max_tokens": rng.randint(1, 48), "temperature": rng.choice([0, 0.7, 1])}
     made |= {"messages": [{"role": "user", "content": "Who?"}]} if is_chat else {"prompt": rng.choice(["x", [5, 6]])}
     kinds: list[dict[str, Any]] = [
@@ -79,9 +90,29 @@ def body(rng: random.Random) -> tuple[str, dict[str, Any]]:
         made["parallel_tool_calls"] = rng.random() < 0.5
     if rng.random() < 0.3:
         made["stream"] = True
+    if rng.random() < 0.2:
+        made["stop"] = rng.choice([['"'], ["}", "1"], ["f_"]])
+    if path == RESPONSES:
+        made = as_response(rng, made)
     if rng.random() < 0.5:
         spoil(rng, made)
-    return "/v1/chat/completions" if is_chat else "/v1/completions", made
+    return made
+
+
+def as_response(rng: random.Random, chat: dict[str, Any]) -> dict[str, Any]:
+    """Return a body of a chat as one of /v1/responses."""
+    made = {name: value for name, value in chat.items() if name not in ("messages", "max_tokens", "response_format")}
+    made["input"] = rng.choice(["Who?", ITEMS[: rng.randint(1, len(ITEMS))], ITEMS[:1]])
+    made["max_output_tokens"] = chat["max_tokens"]
+    if wanted := chat.get("response_format"):
+        made["text"] = {"format": {"type": wanted["type"], **wanted.get("json_schema", {})}}
+    if "tools" in chat:
+        made["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
+        choice = chat["tool_choice"]
+        made["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "name": "f_0"}
+    if rng.random() < 0.3:
+        made |= {"instructions": "Be brief.", "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    return copy.deepcopy(made)
 
 
 def spoil(rng: random.Random, made: dict[str, Any]) -> None:
@@ -98,23 +129,54 @@ def spoil(rng: random.Random, made: dict[str, Any]) -> None:
         at[key] = rng.choice(SPOILED)
 
 
+@dataclass
+class Written:
+    """What a text of an answer says.
+
+    Attributes:
+        is_cut: True at the maximum length.
+        calls: the functions and their arguments.
+    """
+
+    content: str
+    is_cut: bool
+    calls: list[dict[str, Any]]
+
+
+def texts_of(answer: dict[str, Any]) -> list[Written]:
+    """Return the texts of an answer that isn't streamed."""
+    if answer["object"] == "response":
+        items = answer["output"]
+        parts = [part for item in items if item["type"] == "message" for part in item["content"]]
+        calls = [item for item in items if item["type"] == "function_call"]
+        return [Written("".join(part["text"] for part in parts), answer["status"] == "incomplete", calls)]
+    texts = []
+    for choice in answer["choices"]:
+        message = choice.get("message", {"content": choice.get("text")})
+        calls = [call["function"] for call in message.get("tool_calls", [])]
+        texts.append(Written(message["content"] or "", choice["finish_reason"] == "length", calls))
+    return texts
+
+
 def fault_of(sent: dict[str, Any], answer: dict[str, Any]) -> str:
     """Return what is wrong with an answer that isn't streamed; "" if nothing is."""
     wanted = sent.get("response_format") or {}
-    for choice in answer["choices"]:
-        message = choice.get("message", {})
-        calls, content = message.get("tool_calls", []), message.get("content", choice.get("text"))
-        if choice["finish_reason"] == "length":
+    definition = wanted.get("json_schema", {}).get("schema") if isinstance(wanted, dict) else None
+    if isinstance(sent.get("text"), dict):
+        definition = (sent["text"].get("format") or {}).get("schema")
+    for text in texts_of(answer):
+        if text.is_cut:
             continue
-        for call in calls:
-            tools = {tool["function"]["name"]: tool["function"] for tool in sent["tools"]}
-            parameters = tools[call["function"]["name"]].get("parameters")
-            jsonschema.validate(json.loads(call["function"]["arguments"]), {} if parameters is None else parameters)
-        if not calls and sent.get("tool_choice") not in (None, "auto", "none") and sent.get("tools"):
+        for call in text.calls:
+            tools = {tool["name"]: tool for tool in (each.get("function", each) for each in sent["tools"])}
+            parameters = tools[call["name"]].get("parameters")
+            jsonschema.validate(json.loads(call["arguments"]), {} if parameters is None else parameters)
+        if sent.get("stop"):  # which cuts texts anywhere, and leaves what it cuts of a call as content
+            continue
+        if not text.calls and sent.get("tool_choice") not in (None, "auto", "none") and sent.get("tools"):
             return "no call"
-        definition = wanted.get("json_schema", {}).get("schema") if isinstance(wanted, dict) else None
-        if not calls and definition is not None and choice["finish_reason"] == "stop":
-            jsonschema.validate(json.loads(content), definition)
+        if not text.calls and definition is not None:
+            jsonschema.validate(json.loads(text.content), definition)
     return ""
 
 
@@ -125,10 +187,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=30.0, help="seconds for one answer")
     arguments = parser.parse_args()
-    rng, statuses, num_failures, longest = random.Random(arguments.seed), Counter[int](), 0, 0.0
+    rng, statuses = random.Random(arguments.seed), Counter[tuple[str, int]]()
+    num_failures, longest = 0, 0.0
     with httpx.Client(base_url=arguments.url, timeout=arguments.limit) as client:
         for number in range(arguments.num):
-            path, made = body(rng)
+            path = PATHS[number % len(PATHS)]
+            made = body(rng, path)
             headers, began, status, fault = {"Content-Type": "application/json"}, time.perf_counter(), 0, ""
             try:
                 answer = client.post(path, content=json.dumps(made), headers=headers)
@@ -139,12 +203,14 @@ def main() -> int:
                     fault = fault_of(made, answer.json())
             except Exception as error:
                 fault = f"{type(error).__name__}: {str(error)[:300]}"
-            statuses[status] += 1
+            statuses[path, status] += 1
             longest = max(longest, time.perf_counter() - began)
             if fault:
                 num_failures += 1
-                print(number, status, fault, json.dumps(made)[:1000], sep="\n  ", flush=True)
-    print(f"answers by status: {dict(statuses)}; {num_failures} failures; the longest took {longest:.1f} s")
+                print(number, path, status, fault, json.dumps(made)[:1000], sep="\n  ", flush=True)
+    for path in PATHS:
+        print(path, {status: count for (at, status), count in sorted(statuses.items()) if at == path})
+    print(f"{num_failures} failures; the longest took {longest:.1f} s")
     return 1 if num_failures else 0
 
 

@@ -10,14 +10,16 @@ contender at a time while the other processes are stopped, in random order for e
 
 The table has the median speed over repeats; the speed over the baseline, median [quartiles], by repeat and by prompt;
 acceptance and step time; and peak memory over the loaded model. ``--over`` adds the speed over another contender. If
-prompts have categories, a second table has the speed over the baseline by category. ``--out`` names a JSON file with
-every run and a Markdown file. The exit code is 1 if a contender failed.
+prompts have categories, a second table has the speed over the baseline by category. Texts of contenders with the option
+``schema`` are validated. ``--out`` names a JSON file with every run and a Markdown file. The exit code is 1 if a
+contender failed.
 """
 
 import argparse
 import gc
 import statistics
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from benchmarks.prompts import add_prompt_options, encoded_prompts
 from benchmarks.report import command, write
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import category_table, cost_table, phase_table, speed_table
+from benchmarks.validity import validity_table
 from specdec import Generator
 from specdec.costs import Costs
 from specdec.probes.costs import measure_costs
@@ -143,7 +146,8 @@ def main() -> None:
         parser.error(f"--over {arguments.over} is none of the contenders: {', '.join(names)}")
     arguments.model = checkpoint(arguments)
     torch.set_num_threads(arguments.threads)
-    encoded = encoded_prompts(arguments, AutoTokenizer.from_pretrained(arguments.model))
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    encoded = encoded_prompts(arguments, tokenizer)
     prompts, categories = [prompt.ids for prompt in encoded], [prompt.category for prompt in encoded]
     setup = Setup(arguments.model, arguments.dtype, arguments.threads, pythons)
     try:
@@ -157,7 +161,12 @@ def main() -> None:
     head = [f"`{command('compare')}`", facts(), described, what + f"repeats: {arguments.repeats}"]
     rows = summarize(found, BASELINE, categories, arguments.over)
     named = dict(zip(("command", "machine", "model", "prompts"), head, strict=True))
-    report = markdown([*head, *speeds(rows, categories, arguments.over)], rows, found, costs)
+    tables = speeds(rows, categories, arguments.over)
+    if valid := validity_table(
+        found.runs, partial(tokenizer.decode, skip_special_tokens=True), arguments.max_new_tokens
+    ):
+        tables += ["Texts under a schema:", valid]
+    report = markdown([*head, *tables], rows, found, costs)
     write(arguments.out, report, data(rows, found, costs, {**named, "categories": categories}))
     if found.failures:
         raise SystemExit(1)

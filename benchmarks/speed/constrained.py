@@ -1,12 +1,13 @@
 """How much faster are drafts under a JSON schema? Plain decoding and ``auto``, both under the schema, in turns.
 
     python -m benchmarks constrained [--model smollm2] [--backend openvino] [--temperatures 0 0.8] [--repeats 3]
+    python -m benchmarks constrained --task incident          # another schema, with lists of nested objects
     python -m benchmarks constrained --batch 16               # one batch, and what its masks cost
     python -m benchmarks constrained --trace                  # each step of the first text
-    python -m benchmarks constrained --write build            # order.json and letters.jsonl, for `compare`
+    python -m benchmarks constrained --write build            # order.json and order.jsonl, for `compare`
 
-Four letters are extracted into a schema of 15 required fields with long keys. A generator decodes one after the other,
-and forgets all texts before each round; one letter warms up. Printed: tokens per second, steps, the time that the
+Four texts are extracted under a schema, as ``extraction_tasks`` has them. A generator decodes one after the other, and
+forgets all texts before each round; one text warms up. Printed: tokens per second, steps, the time that the
 constraint's states take over that of all steps, and the time to compile the schema; and the speed over plain decoding,
 the median over repeats with its range.
 """
@@ -25,42 +26,13 @@ from transformers import AutoTokenizer
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint
+from benchmarks.speed.extraction_tasks import TASKS
 from specdec import Generator
 from specdec.constraints import Constraint, ConstraintState, JsonSchema, Vocabulary
 from specdec.record import StepRecord
 from specdec.requests.prompts import encode
 
 PLAIN, DRAFTED = "autoregressive", "auto"
-_TEXT, _SHORT = {"type": "string", "maxLength": 40}, {"type": "string", "maxLength": 20}
-FIELDS: dict[str, Any] = {
-    "customer_identifier": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{5}$"},
-    "full_name_of_the_customer": _TEXT,
-    "electronic_mail_address": _TEXT,
-    "telephone_number_with_country_code": _SHORT,
-    "street_and_house_number": _TEXT,
-    "postal_code_of_the_delivery_address": _SHORT,
-    "city_of_the_delivery_address": _SHORT,
-    "country_of_the_delivery_address": _SHORT,
-    "name_of_the_ordered_product": _TEXT,
-    "quantity_of_the_ordered_product": {"type": "integer", "minimum": 1, "maximum": 999},
-    "price_per_unit_in_euros": {"type": "number", "minimum": 0, "maximum": 9999},
-    "requested_date_of_delivery": {"type": "string", "format": "date"},
-    "preferred_method_of_payment": {"enum": ["invoice", "credit card", "bank transfer", "cash on delivery"]},
-    "is_a_returning_customer": {"type": "boolean"},
-    "additional_remarks_of_the_customer": {"type": ["string", "null"], "maxLength": 60},
-}
-SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
-ASKED = "Extract the order as JSON.\n\n"
-LETTERS = (
-    "Dear shop, I am Maria Sandoval (customer DE-48213, maria.s@example.org, +49 30 5557812). Please send 12 oak "
-    "shelves at 49.90 euros to Lindenstrasse 14, 10969 Berlin, Germany, by 2025-03-14. I pay by invoice.",
-    "Hello, Jonas Weber here, first order. Could I have 3 copies of the blue desk lamp (24.50 euros) delivered to "
-    "Rue du Lac 8, 1207 Geneva, Switzerland on 2025-04-02? Card is fine. j.weber@example.com, +41 22 5550199, CH-1007.",
-    "Order from FR-90310, Claire Dubois: 150 ceramic tiles, 3.20 euros a piece, for 9 Avenue Foch, 69006 Lyon, France. "
-    "Needed on 2025-05-20; bank transfer. Call +33 4 5550 3321 or write to c.dubois@example.fr. Please ring twice.",
-    "Hi again! Tom O'Brien, IE-22871. Two garden benches, 189 euros each, to 5 Harbour Road, D04 Dublin, Ireland, "
-    "before 2025-06-30, cash on delivery. My number is +353 1 555 7420 and my mail tom.obrien@example.ie.",
-)
 
 
 @dataclass
@@ -123,7 +95,7 @@ class Round:
 def decode(
     generator: Generator, prompts: Sequence[list[int]], name: str, temperature: float, arguments: argparse.Namespace
 ) -> Round:
-    done, constraint = Round(), Timed(inner=JsonSchema(SCHEMA), name=name)
+    done, constraint = Round(), Timed(inner=JsonSchema(TASKS[arguments.task].schema), name=name)
     generator.forget()
     for start in range(0, len(prompts), arguments.batch):
         began = time.perf_counter()
@@ -148,7 +120,7 @@ def decode(
 def measure(arguments: argparse.Namespace, temperature: float) -> None:
     folder = checkpoint(arguments)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    messages = [[{"role": "user", "content": ASKED + letter}] for letter in LETTERS]
+    messages = [[{"role": "user", "content": prompt}] for prompt in TASKS[arguments.task].prompts]
     prompts = [encode(message, tokenizer, len(tokenizer)) for message in messages]
     prompts = (prompts * arguments.batch)[: max(arguments.batch, len(prompts))]
     common = {"backend": arguments.backend, "numerics": arguments.numerics, "max_batch_size": arguments.batch}
@@ -196,22 +168,23 @@ def compilation(arguments: argparse.Namespace) -> float:
     vocabulary = Vocabulary(tokenizer, len(tokenizer))
     JsonSchema({}).start(vocabulary)
     began = time.perf_counter()
-    JsonSchema(SCHEMA).start(vocabulary).mask()
+    JsonSchema(TASKS[arguments.task].schema).start(vocabulary).mask()
     return 1000 * (time.perf_counter() - began)
 
 
-def write(folder: Path) -> None:
-    """Write the schema and the letters as files."""
+def write(folder: Path, name: str) -> None:
+    """Write a task's schema and prompts as files."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "order.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
-    lines = [json.dumps({"prompt": ASKED + letter, "category": "extraction"}) + "\n" for letter in LETTERS]
-    (folder / "letters.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(TASKS[name].schema), encoding="utf-8")
+    lines = [json.dumps({"prompt": prompt, "category": "extraction"}) + "\n" for prompt in TASKS[name].prompts]
+    (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
     parser.set_defaults(model="smollm2", dtype="float32")
+    parser.add_argument("--task", choices=TASKS, default="order")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--numerics", default="auto")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
@@ -219,10 +192,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=300)
     parser.add_argument("--trace", action="store_true")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write the schema and the letters there")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write the schema and the prompts there")
     arguments = parser.parse_args()
     if arguments.write:
-        write(arguments.write)
+        write(arguments.write, arguments.task)
         return
     torch.set_num_threads(arguments.threads)
     print(f"schema compiled in {compilation(arguments):.1f} ms; {facts()}")

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.compiled import Compiled
 from specdec.constraints.path_state import PathState
 from specdec.errors import RequestError, SpecdecError, failure
 
@@ -11,14 +12,28 @@ _MOST_CONSTRAINTS = 64
 
 
 class ConstraintCache:
-    """Starts constraints, and compiles each of the last 64 once."""
+    """Retains the first states of the last 64 constraints, so that each is compiled once."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._states: OrderedDict[Constraint, ConstraintState] = OrderedDict()
 
+    def find(self, constraint: Constraint) -> ConstraintState | None:
+        """Return a constraint's first state; None if it has to be compiled."""
+        if isinstance(constraint, Compiled):
+            return constraint.state
+        if constraint in self._states:
+            self._states.move_to_end(constraint)
+        return self._states.get(constraint)
+
+    def add(self, constraint: Constraint, state: ConstraintState) -> None:
+        """Retain a constraint's first state."""
+        self._states[constraint] = state
+        while len(self._states) > _MOST_CONSTRAINTS:
+            self._states.popitem(last=False)
+
     def start(self, constraint: Constraint, eos_token_ids: Iterable[int]) -> PathState:
-        """Return a request's state before its first new token.
+        """Return a request's state before its first new token, compiled now if it has to be.
 
         Raises:
             RequestError: for a constraint that can't be enforced or hashed, or allows the empty text alone, or no text.
@@ -29,17 +44,16 @@ class ConstraintCache:
         except TypeError:
             name = type(constraint).__name__
             raise RequestError(f"{name} has a field that can't be hashed: use tuples") from None
-        if constraint not in self._states:
+        state = self.find(constraint)
+        if state is None:
             try:
-                self._states[constraint] = constraint.start(self._vocabulary)
+                state = constraint.start(self._vocabulary)
             except SpecdecError:
                 raise
             except Exception as error:  # a third party's code
                 raise failure(f"constraint {type(constraint).__name__}", error) from error
-        self._states.move_to_end(constraint)
-        while len(self._states) > _MOST_CONSTRAINTS:
-            self._states.popitem(last=False)
+            self.add(constraint, state)
         ends = frozenset(token for token in eos_token_ids if token < self._vocabulary.size)
-        state = PathState(self._states[constraint], ends, self._vocabulary.size)
-        state.check_start()
-        return state
+        path = PathState(state, ends, self._vocabulary.size)
+        path.check_start()
+        return path

@@ -22,8 +22,16 @@ class GrammarConstraint(Constraint):
             RequestError: if it can't be enforced, or llguidance isn't installed.
         """
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        return start(self.grammar(vocabulary), vocabulary)
+    def start(self, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
+        """Return the state before the first new token.
+
+        Args:
+            seconds: limit of the compilation (default: ten).
+
+        Raises:
+            RequestError: as for ``Constraint.start``; a SlowGrammarError for the time.
+        """
+        return start(self.grammar(vocabulary), vocabulary, seconds)
 
 
 def named(name: str, grammar: str) -> dict[str, Any]:

@@ -44,9 +44,9 @@ class JsonSchema(GrammarConstraint):
         check_schema(_read(text))
         super().__init__(definition=text, **options)
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+    def start(self, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
         try:
-            return super().start(vocabulary)
+            return super().start(vocabulary, seconds)
         except GrammarError as error:
             schema = json.loads(self.definition)
             place = place_of_refusal(

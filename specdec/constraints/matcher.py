@@ -36,7 +36,8 @@ def start(grammar: str, vocabulary: Vocabulary, seconds: float | None = None) ->
 
     Raises:
         GrammarError: if the library refuses the grammar.
-        RequestError: if the library refuses the tokenizer, takes too long, or isn't installed.
+        SlowGrammarError: if it takes too long.
+        RequestError: if the library refuses the tokenizer, or isn't installed.
     """
     tokens = vocabulary.once(_library_tokens)
     matcher = _compiled(grammar, tokens, MOST_SECONDS if seconds is None else seconds)
@@ -57,7 +58,7 @@ def _compiled(grammar: str, tokens: "_Tokens", seconds: float) -> "LLMatcher":
     if grammar in running:
         raise _too_slow(seconds)
     if len(running) >= _MOST_ABANDONED:
-        raise RequestError("constraints that were refused for their time are still being compiled: try again later")
+        raise SlowGrammarError("constraints that were refused for their time are still being compiled: try again later")
     made: Future[LLMatcher] = Future()
     make = library().LLMatcher
 
@@ -76,8 +77,12 @@ def _compiled(grammar: str, tokens: "_Tokens", seconds: float) -> "LLMatcher":
         raise _too_slow(seconds) from None
 
 
-def _too_slow(seconds: float) -> RequestError:
-    return RequestError(f"the constraint takes longer than {seconds:g} s to compile: simplify it")
+def _too_slow(seconds: float) -> "SlowGrammarError":
+    return SlowGrammarError(f"the constraint takes longer than {seconds:g} s to compile: simplify it")
+
+
+class SlowGrammarError(RequestError):
+    """A grammar that isn't compiled in its time; the library may accept it."""
 
 
 class GrammarError(RequestError):

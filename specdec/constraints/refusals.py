@@ -1,16 +1,45 @@
-"""The place in a JSON schema that a library refuses, where the library doesn't say."""
+"""What a library refuses, where the library doesn't say: the place in a JSON schema, or the part of a grammar."""
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from specdec.constraints.matcher import GrammarError
+from specdec.constraints.base import ConstraintState, Vocabulary
+from specdec.constraints.matcher import GrammarError, SlowGrammarError
 from specdec.constraints.schema_check import inner_schemas
 from specdec.errors import RequestError
 
 _MOST_SECONDS = 1.0
+_MOST_SECONDS_FOR_PARTS = 2.0
 _DEFINITIONS = ("$defs", "definitions")
 _REFERENCES = " while processing "  # then the references that led to the refusal
+
+
+class Part(Protocol):
+    """A constraint that may be a part of another one."""
+
+    def start(self, vocabulary: Vocabulary, seconds: float) -> ConstraintState:
+        """Compile the constraint within some seconds."""
+
+
+def refused_part(parts: Iterable[tuple[str, Part]], vocabulary: Vocabulary) -> tuple[str, RequestError] | None:
+    """Return the name and the error of the first part that is refused by itself; None if none is found in two seconds.
+
+    Args:
+        parts: by name.
+    """
+    deadline = time.monotonic() + _MOST_SECONDS_FOR_PARTS
+    for name, part in parts:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        try:
+            part.start(vocabulary, left)
+        except SlowGrammarError:  # which says nothing about the part: the search has no time left
+            return None
+        except RequestError as error:
+            return name, error
+    return None
 
 
 def place_of_refusal(schema: Any, reason: str, start: Callable[[Any, float], object]) -> str:

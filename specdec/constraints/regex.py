@@ -23,9 +23,9 @@ class Regex(GrammarConstraint):
         super().__init__(pattern=pattern, **options)
         check_size("the regular expression", self.pattern)
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+    def start(self, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
         try:
-            return super().start(vocabulary)
+            return super().start(vocabulary, seconds)
         except GrammarError as error:  # which repeats the expression, before and after the reason
             raise GrammarError(error.reason.partition(_RULE)[0].rpartition("error: ")[2]) from None
 

@@ -11,6 +11,7 @@ from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.json_schema import JsonSchema
 from specdec.constraints.lark import literal
 from specdec.constraints.matcher import GrammarError, check_size, library_special_tokens
+from specdec.constraints.refusals import refused_part
 from specdec.errors import RequestError, in_one_line
 
 
@@ -58,12 +59,13 @@ class StructuralTags(GrammarConstraint):
         super().__init__(tags=tags, **options)
         check_size("the tags", "".join(tag.begin + tag.content.definition + tag.end for tag in self.tags))
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+    def start(self, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
         try:
-            return super().start(vocabulary)
+            return super().start(vocabulary, seconds)
         except GrammarError:
-            for tag in self.tags:
-                tag.content.start(vocabulary)  # a refusal with the place in the schema
+            found = refused_part([("", tag.content) for tag in self.tags], vocabulary)
+            if found is not None:
+                raise found[1] from None  # with the place in the schema
             raise
 
     def grammar(self, vocabulary: Vocabulary) -> str:

@@ -5,7 +5,7 @@ import torch
 from specdec.backends.output import OutputRow
 from specdec.decoding.request_state import RequestState
 from specdec.record import PromptLogprobs
-from specdec.sampling.topk import topk
+from specdec.sampling.logprobs import token_logprobs
 
 _BLOCK = 64  # tokens: the logits of a whole chunk in float64 would be a copy of hundreds of megabytes
 
@@ -23,7 +23,7 @@ def prompt_logprobs(request: RequestState, start: int, stop: int, output: Output
     if num_top is None:
         return None
     blocks = [
-        _of_block(
+        token_logprobs(
             torch.stack([output.logits(position - start) for position in range(first, min(first + _BLOCK, stop))]),
             request.tokens[first + 1 : min(first + _BLOCK, stop) + 1],
             num_top,
@@ -32,14 +32,3 @@ def prompt_logprobs(request: RequestState, start: int, stop: int, output: Output
     ]
     logprobs, top_ids, top_logprobs = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return PromptLogprobs(start + 1, logprobs, top_ids, top_logprobs)
-
-
-def _of_block(logits: torch.Tensor, tokens: list[int], num_top: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the tokens' log-probabilities, ``(tokens,)``, and the top ids and theirs, ``(tokens, num_top)``."""
-    normalizer = logits.double().logsumexp(-1, keepdim=True)
-    own = logits.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])
-    if num_top:
-        top, ids = topk(logits, num_top)
-    else:
-        top, ids = own[:, :0], torch.empty(len(tokens), 0, dtype=torch.long)
-    return (own - normalizer)[:, 0].cpu(), ids.cpu(), (top - normalizer).cpu()

@@ -6,9 +6,10 @@ would wait forever, so both are read from the frame of the call to ``generate``.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
@@ -19,6 +20,9 @@ if TYPE_CHECKING:  # transformers takes seconds to import; the caller has import
     from transformers import GenerationConfig
 
     from specdec.constraints.base import Constraint
+
+Options = ParamSpec("Options")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,19 @@ class CustomGenerate:
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
 
 
+def _refuses_to_decode(make: Callable[Options, Made]) -> Callable[Options, Made]:
+    """Answer ``custom_generate=specdec.custom_generate``, which ``generate`` would call with the prompt."""
+
+    @wraps(make)
+    def checked(*args: Options.args, **kwargs: Options.kwargs) -> Made:
+        if "generation_config" in kwargs:
+            raise RequestError("custom_generate makes the function: model.generate(custom_generate=custom_generate())")
+        return make(*args, **kwargs)
+
+    return checked
+
+
+@_refuses_to_decode
 def custom_generate(  # noqa: PLR0913 - as of Generator
     proposer: Any = "auto",
     *,
@@ -87,7 +104,7 @@ def custom_generate(  # noqa: PLR0913 - as of Generator
         tokenizer: the model's, which constraints on text need.
 
     Raises:
-        RequestError: for arguments that can't be hashed, such as a list.
+        RequestError: for arguments that can't be hashed, such as a list; if ``generate`` calls this function itself.
     """
     options = {
         "proposer": proposer,

@@ -160,7 +160,7 @@ class Registry:
         if several := [plugin.full_name for plugin in plugins if plugin.name == name]:
             raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: use {' or '.join(several)}")
         known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
-        near = nearest(name, known, most=3, likeness=0.4)
+        near = nearest(name, known, likeness=0.8) or nearest(name, known, most=3, likeness=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
         hint += "".join(self._how_to_install(kind, each) for each in near if each not in names)
         hint += "".join(f"there is a {other} of that name; " for other in self._kinds_of(name))

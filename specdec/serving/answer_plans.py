@@ -73,6 +73,7 @@ class RequestedAnswer:
             functions=choice.functions,
             requires_call=choice.is_required,
             allows_several=not is_single,
+            has_stops=bool(body.stop or body.stop_token_ids),
         )
         arguments = [(param, each.arguments) for param, each in zip(choice.params, choice.functions, strict=True)]
         return cls(request, arguments if content is None else [(param, content), *arguments])
@@ -105,25 +106,21 @@ class AnswerPlanner:
         return AnswerPlan() if constraint is None else AnswerPlan(constraint, [(param, constraint)])
 
     def chat(
-        self, wanted: RequestedAnswer, prompt: Sequence[int], is_continuation: bool, shows_special: bool
+        self, wanted: RequestedAnswer, prompt: Sequence[int], begun: str | None, shows_special: bool
     ) -> AnswerPlan:
         """Return the plan of a chat answer.
 
         Args:
             prompt: the token ids of the conversation.
-            is_continuation: True if the answer continues the last message.
+            begun: the last message, if the answer continues it.
             shows_special: True if special tokens are wanted as part of the answer.
 
         Raises:
             ApiError: for a constraint that can't be enforced.
         """
-        # The reasoning that an answer continues may have begun anywhere.
-        end = prompt if is_continuation else prompt[-_NUM_END_TOKENS:]
-        request = replace(
-            wanted.request,
-            prompt_end=str(self._tokenizer.decode([*end])),
-            is_continuation=is_continuation,
-        )
+        # A message that is continued may be of any length.
+        end = prompt[-_NUM_END_TOKENS:] if begun is None else prompt
+        request = replace(wanted.request, prompt_end=str(self._tokenizer.decode([*end])), begun=begun)
         if not (request.requires_call or self._format.has_free_calls):
             request = replace(request, functions=())
         return self._plan(request, wanted.parts, shows_special)
@@ -158,5 +155,5 @@ class _Undivided(AnswerParser):
     def feed(self, text: str) -> list[Piece]:
         return [Piece(content=text)] if text else []
 
-    def finish(self) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[Piece]:
         return []

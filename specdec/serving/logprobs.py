@@ -7,7 +7,7 @@ import torch
 
 from specdec.decoding.request_state import RequestState
 from specdec.record import Outcome, PromptLogprobs
-from specdec.sampling.topk import topk
+from specdec.sampling.logprobs import token_logprobs
 from specdec.serving.echo import Echo
 from specdec.serving.token_texts import TokenTexts
 
@@ -39,16 +39,19 @@ def logprobs_of(
     Args:
         num_before: characters of the answer before its first new token.
     """
-    if num_top is None:
+    if num_top is None or not outcome.tokens:
         return ()
     request = outcome.request
     assert isinstance(request, RequestState), "a batch's own records have its requests"
     assert request.decoder is not None, "a server has a tokenizer"
     decoder = request.decoder
     offsets = decoder.offsets[len(decoder.offsets) - len(outcome.tokens) :]
+    found = token_logprobs(torch.stack([*outcome.logits]), outcome.tokens, num_top)
     return tuple(
-        _logprob_of(token, logits, texts, num_top, num_before + offset)
-        for token, logits, offset in zip(outcome.tokens, outcome.logits, offsets, strict=True)
+        _token(token, logprob, texts, _tops(ids, values, texts), num_before + offset)
+        for token, offset, logprob, ids, values in zip(
+            outcome.tokens, offsets, *(part.tolist() for part in found), strict=True
+        )
     )
 
 
@@ -67,15 +70,6 @@ def prompt_logprobs_of(
         for position, (logprob, ids, values) in enumerate(zip(*numbers, strict=True), part.start):
             entries.append(_token(tokens[position], logprob, texts, _tops(ids, values, texts), echo.offsets[position]))
     return tuple(entries)
-
-
-def _logprob_of(token: int, logits: torch.Tensor, texts: TokenTexts, num_top: int, offset: int) -> TokenLogprob:
-    logprobs = logits.double().log_softmax(-1)
-    top: tuple[TokenLogprob, ...] = ()
-    if num_top:
-        values, ids = topk(logprobs, num_top)
-        top = _tops(ids.tolist(), values.tolist(), texts)
-    return _token(token, float(logprobs[token]), texts, top, offset)
 
 
 def _tops(ids: list[int], logprobs: list[float], texts: TokenTexts) -> tuple[TokenLogprob, ...]:

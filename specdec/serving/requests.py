@@ -138,7 +138,8 @@ class RequestParser:
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"
         is_continuation = (body.messages[-1].role == "assistant") if goes_on is None else goes_on
-        plan = self._planner.chat(wanted, prompt, is_continuation, shows_special=body.skip_special_tokens is False)
+        begun = str(messages[-1]["content"]) if is_continuation else None
+        plan = self._planner.chat(wanted, prompt, begun, shows_special=body.skip_special_tokens is False)
         return self._call(body, [prompt], (most, named), num_logprobs, plan)
 
     def _check_bounds(self, body: Sampling) -> None:

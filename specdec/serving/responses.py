@@ -51,7 +51,7 @@ class ResponseBuilder(ABC):
         parser = self._parsers[progress.index]
         pieces = parser.feed(progress.text)
         if progress.result is not None:
-            pieces += parser.finish()
+            pieces += parser.finish(is_stopped=progress.result.finish_reason == "stop")
         if self._keeps_texts:
             self._texts[progress.index] += progress.text
             self._logprobs[progress.index] += progress.logprobs
@@ -82,7 +82,7 @@ class ResponseBuilder(ABC):
         }
 
     def finish_reason(self, index: int) -> str:
-        """Return why a text has ended; "length" as well if a stop string or token has cut a call."""
+        """Return why a text has ended."""
         parser, reason = self._parsers[index], _FINISHED[self._finish[index] or "length"]
         if not parser.is_complete:
             return "length"

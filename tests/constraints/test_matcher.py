@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from threading import Event, Thread
 from typing import Any
@@ -27,8 +28,8 @@ from specdec.constraints import (
     matcher,
 )  # fmt: skip
 from specdec.constraints.cache import ConstraintCache
-from specdec.constraints.matcher import _library_tokens
-from specdec.constraints.refusals import place_of_refusal
+from specdec.constraints.matcher import SlowGrammarError, _library_tokens
+from specdec.constraints.refusals import place_of_refusal, refused_part
 from specdec.testing import check_constraint, toy_tokenizer
 from tests.support.byte_tokenizer import byte_ids, trained
 
@@ -365,6 +366,43 @@ def test_the_search_for_the_place_of_a_refusal_ends_in_time() -> None:
     with patch("specdec.constraints.refusals.time.monotonic", lambda: clock[0]):
         assert place_of_refusal(schema, "reason", start) == "#"
     assert limits == pytest.approx([1.0, 0.6, 0.2])
+
+
+@pytest.mark.parametrize(("num_parts", "limits"), [(3, [2.0, 1.1, 0.2]), (128, [2.0, 1.1, 0.2])])
+def test_the_search_for_a_refused_part_ends_in_time_however_many_parts_there_are(
+    num_parts: int, limits: list[float]
+) -> None:
+    given, clock, vocabulary = list[float](), [0.0], Vocabulary(None, 1)
+
+    class Slow:
+        def start(self, _: Vocabulary, seconds: float) -> Any:
+            given.append(seconds)
+            clock[0] += 0.9
+
+    with patch("specdec.constraints.refusals.time.monotonic", lambda: clock[0]):
+        assert refused_part([(str(number), Slow()) for number in range(num_parts)], vocabulary) is None
+    assert given == pytest.approx(limits)
+
+
+def test_a_part_that_the_search_has_no_time_for_is_not_blamed() -> None:
+    started = list[str]()
+
+    @dataclass
+    class Part:
+        error: RequestError | None
+
+        def start(self, *_: Any) -> Any:
+            started.append(str(self.error))
+            if self.error is not None:
+                raise self.error
+
+    slow, wrong = Part(SlowGrammarError("slow")), Part(RequestError("wrong"))
+    vocabulary = Vocabulary(None, 1)
+    assert refused_part([("a", Part(None)), ("b", slow), ("c", wrong)], vocabulary) is None
+    assert started == ["None", "slow"]
+    found = refused_part([("a", Part(None)), ("c", wrong)], vocabulary)
+    assert found is not None
+    assert (found[0], str(found[1])) == ("c", "wrong")
 
 
 def test_a_constraint_whose_tokens_all_end_the_text_is_refused() -> None:

@@ -291,6 +291,11 @@ def test_what_cant_be_honoured_is_refused_by_name(llama: PreTrainedModel, name: 
         llama.generate(**{**batch(1), "max_new_tokens": 4, "do_sample": False, **asked}, custom_generate=SPECDEC)
 
 
+def test_the_maker_itself_is_refused_with_the_call_that_was_meant(llama: PreTrainedModel) -> None:
+    with pytest.raises(specdec.RequestError, match=r"custom_generate=custom_generate\(\)"):
+        llama.generate(**batch(1), max_new_tokens=4, do_sample=False, custom_generate=specdec.custom_generate)
+
+
 def test_an_assistant_is_refused_by_name(llama: PreTrainedModel) -> None:
     with pytest.raises(specdec.RequestError, match="DraftModelProposer"):
         llama.generate(**batch(1), max_new_tokens=4, assistant_model=llama, do_sample=False, custom_generate=SPECDEC)

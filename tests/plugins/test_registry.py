@@ -213,6 +213,11 @@ def test_a_backend_is_chosen_by_name_and_nothing_else() -> None:
     assert "did you mean toy or static?" in refusal(lambda: Generator(model, backend="toi"))
 
 
+def test_a_name_with_one_wrong_letter_has_one_suggestion() -> None:
+    assert "did you mean auto? installed" in refusal(lambda: Generator(ToyModel.random(), proposer="autto"))
+    assert "did you mean grammar? installed" in refusal(lambda: Generator(ToyModel.random(), proposer="suffix+grammr"))
+
+
 class EngineOptions(BackendOptions):
     threads: int = Field(2, ge=1)
     name: str = "toy"

@@ -19,10 +19,10 @@ THINK, TURN_END = ("<think>", "</think>"), "<|im_end|>"
 HARMONY = "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>"
 
 
-def plan_of(tokenizer: Any, prompt: Sequence[int], is_continuation: bool = False) -> AnswerPlan:
+def plan_of(tokenizer: Any, prompt: Sequence[int], begun: str | None = None) -> AnswerPlan:
     body = ChatBody.model_validate({"model": "demo", "messages": [{"role": "user", "content": "?"}]})
     planner = AnswerPlanner(tokenizer, Vocabulary(tokenizer, len(tokenizer)), None)
-    return planner.chat(RequestedAnswer.of_chat(body), prompt, is_continuation, shows_special=False)
+    return planner.chat(RequestedAnswer.of_chat(body), prompt, begun, shows_special=False)
 
 
 def read(tokenizer: Any, plan: AnswerPlan, ids: Sequence[int], num_tokens: int) -> Answer:
@@ -35,7 +35,7 @@ def read(tokenizer: Any, plan: AnswerPlan, ids: Sequence[int], num_tokens: int) 
             decoder.push(token)
         answer.add(parser.feed(decoder.take()))
     answer.add(parser.feed(decoder.finish()))
-    answer.add(parser.finish())
+    answer.add(parser.finish(is_stopped=True))
     return answer
 
 
@@ -55,9 +55,24 @@ def test_a_special_token_is_omitted_and_its_name_as_text_is_shown_whatever_the_s
 def test_reasoning_of_any_length_is_continued(num_tokens: int) -> None:
     tokenizer = chat_tokenizer("{# <think></think> #}", special=THINK)
     begin, end = tokenizer.convert_tokens_to_ids([*THINK])
-    plan = plan_of(tokenizer, [*byte_ids("user: ?"), begin, *byte_ids("a" * num_tokens)], is_continuation=True)
-    answer = read(tokenizer, plan, [*byte_ids("b"), end, *byte_ids("c")], 1)
-    assert (answer.reasoning, answer.content) == ("b", "c")
+    begun = "a" * num_tokens
+    for prompt, text in (
+        ([*byte_ids("user: ?"), begin, *byte_ids(begun)], f"<think>{begun}"),
+        ([*byte_ids("user: ?"), begin, *byte_ids(begun)], begun),  # the template opens the reasoning
+    ):
+        plan = plan_of(tokenizer, prompt, text)
+        answer = read(tokenizer, plan, [*byte_ids("b"), end, *byte_ids("c")], 1)
+        assert (answer.reasoning, answer.content) == ("b", "c")
+
+
+@pytest.mark.parametrize("begun", ["", "a", "a <think> is a tag", "<think>b</think>a"])
+def test_reasoning_that_an_earlier_message_leaves_open_is_not_continued(begun: str) -> None:
+    tokenizer = chat_tokenizer("{# <think></think> #}", special=THINK)
+    begin, end = tokenizer.convert_tokens_to_ids([*THINK])
+    last = [begin, *byte_ids("b"), end, *byte_ids("a")] if "</think>" in begun else byte_ids(begun) if begun else []
+    prompt = [*byte_ids("assistant: "), begin, *byte_ids("hm user: <think> is a tag? assistant: "), *last]
+    answer = read(tokenizer, plan_of(tokenizer, prompt, begun), byte_ids("c"), 1)
+    assert (answer.reasoning, answer.content) == ("", "c")
 
 
 @pytest.mark.parametrize("num_tokens", [10, 1000])
@@ -66,5 +81,6 @@ def test_a_channel_of_any_length_is_continued(num_tokens: int) -> None:
     start, end, channel, message = tokenizer.convert_tokens_to_ids([*HARMONY[:4]])
     analysis = [start, *byte_ids("assistant"), channel, *byte_ids("analysis"), message, *byte_ids("a" * num_tokens)]
     final = [start, *byte_ids("assistant"), channel, *byte_ids("final"), message, *byte_ids("c")]
-    answer = read(tokenizer, plan_of(tokenizer, analysis, is_continuation=True), [*byte_ids("b"), end, *final], 1)
+    plan = plan_of(tokenizer, analysis, "a" * num_tokens)
+    answer = read(tokenizer, plan, [*byte_ids("b"), end, *final], 1)
     assert (answer.reasoning, answer.content) == ("b", "c")

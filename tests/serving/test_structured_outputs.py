@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import pytest
@@ -28,6 +29,7 @@ from specdec.serving import structured_outputs
 from specdec.serving.answer_plans import AnswerPlan
 from specdec.serving.compilation import ConstraintCompiler
 from specdec.serving.errors import ApiError
+from specdec.serving.structured_outputs import schema_constraint
 from tests.serving.serving import Served, serving
 from tests.support.chat_models import END, chat_tokenizer, random_model
 
@@ -295,7 +297,7 @@ class Waiting(GrammarConstraint):
 
     number: int
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+    def start(self, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
         RELEASED.wait(30)
         return Regex("a").start(vocabulary)
 
@@ -377,7 +379,21 @@ def test_compiled_constraints_are_kept_by_content_up_to_a_number(served: Served)
     for number in range(70):
         body = {**ASKED, "prompt": "x", "guided_regex": f"a{number % 66}"}
         assert served.post("/v1/completions", body).json()["choices"][0]["text"] == f"a{number % 66}"
-    assert len(compiler._compiled) == 64
-    state = compiler._compiled[Regex("a3")].state
+    assert len(compiler._cache._states) == 64
+    state = compiler._cache.find(Regex("a3"))
+    assert state is not None
     served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "a3"})
-    assert compiler._compiled[Regex("a3")].state is state
+    assert compiler._cache.find(Regex("a3")) is state
+
+
+def test_a_schema_that_is_not_strict_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = chat_tokenizer("")
+    compiler, compiled = ConstraintCompiler(tokenizer, len(tokenizer)), Mock(wraps=matcher._compiled)
+    monkeypatch.setattr(matcher, "_compiled", compiled)
+    lenient = schema_constraint({"type": "object", "properties": {"a": {"type": "boolean"}}}, False, "x")
+    for number, constraint in enumerate((lenient, Grammar('start: "x" @a', parts={"a": lenient})), 1):
+        plan = AnswerPlan(constraint, [("x", lenient)])
+        for _ in range(2):
+            assert asyncio.run(compiler.compiled(plan)) is not None
+            assert compiled.call_count == number
+    compiler.close()

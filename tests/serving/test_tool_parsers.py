@@ -131,11 +131,11 @@ def format_of(written: Written, form: str = "special") -> tuple[AnswerFormat, Vo
     return answer_format(tokenizer), Vocabulary(tokenizer, len(tokenizer))
 
 
-def read(parser: AnswerParser, parts: Iterable[str]) -> Answer:
+def read(parser: AnswerParser, parts: Iterable[str], is_stopped: bool = False) -> Answer:
     answer = Answer()
     for part in parts:
         answer.add(parser.feed(part))
-    answer.add(parser.finish())
+    answer.add(parser.finish(is_stopped))
     return answer
 
 
@@ -176,6 +176,37 @@ def test_an_answer_that_ends_early_has_the_beginning_of_what_it_says(name: str) 
         assert parser.is_complete == all(
             call.arguments == arguments for call, (_, arguments) in zip(answer.tool_calls, written.calls, strict=False)
         )
+
+
+@pytest.mark.parametrize("name", [name for name, written in ANSWERS.items() if written.calls])
+def test_a_call_that_a_stop_cuts_is_content_and_its_text_is_not_lost(name: str) -> None:
+    written = ANSWERS[name]
+    answers, _ = format_of(written)
+    request = AnswerRequest(written.prompt_end, functions=FUNCTIONS, has_stops=True)
+    begins = [written.text.index(arguments) for _, arguments in written.calls]
+    ends = [begin + len(arguments) for begin, (_, arguments) in zip(begins, written.calls, strict=True)]
+    for at in range(len(written.text)):
+        text, num_whole = written.text[:at], sum(end <= at for end in ends)
+        for parts in ((text,), text):
+            parser = answers.parser(request)
+            answer = read(parser, parts, is_stopped=True)
+            assert (parser.num_calls, parser.is_complete) == (num_whole, True), text
+            assert [(call.name, call.arguments) for call in answer.tool_calls] == [*written.calls[:num_whole]]
+            if not written.reasoning and not num_whole:
+                assert answer.content == text
+            if num_whole < len(ends) and begins[num_whole] < at:
+                call = answer.content.removeprefix(written.content)
+                assert text.endswith(call)
+                assert written.calls[num_whole][0] in call
+
+
+def test_a_call_that_a_length_cuts_has_the_part_of_its_arguments_where_stops_may_occur() -> None:
+    answers, _ = format_of(ANSWERS["hermes"])
+    request = AnswerRequest(functions=FUNCTIONS, has_stops=True)
+    parser = answers.parser(request)
+    text = HERMES_CALLS[: HERMES_CALLS.index("Bern") + 2]
+    assert told(read(parser, text)) == ("", "", [("get_weather", '{"city": "Be')])
+    assert (parser.num_calls, parser.is_complete) == (1, False)
 
 
 def accepted(answers: AnswerFormat, vocabulary: Vocabulary, request: AnswerRequest, text: str) -> str:

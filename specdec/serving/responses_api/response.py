@@ -41,7 +41,7 @@ class ResponsesResponse(ResponseBuilder):
     def answer(self) -> dict[str, Any]:
         if self.finish_reason(0) != "length":
             return self._response("completed")
-        # OpenAI has no name for the other causes: a time limit, a cancelled request, a call cut by a stop string.
+        # OpenAI has no name for the other causes: a time limit, a cancelled request.
         reason = "max_output_tokens" if self._finish[0] == "length" else None
         return self._response("incomplete", incomplete_details={"reason": reason})
 

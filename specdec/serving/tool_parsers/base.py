@@ -26,20 +26,22 @@ class AnswerRequest:
     """What a request asks of an answer.
 
     Attributes:
-        prompt_end: the end of the prompt's text, special tokens included; all of it for a continuation.
+        prompt_end: the end of the prompt's text, special tokens included; all of it if the answer continues a message.
+        begun: the message that the answer continues, which ends the prompt; None if the answer begins a message.
         content: the constraint on the content; None for any text.
         functions: the functions that may be called; empty if none may.
         requires_call: True if the answer must be one or more calls.
         allows_several: True if the answer may have more than one call.
-        is_continuation: True if the answer continues a message of the assistant's.
+        has_stops: True if a stop string or token may end the text anywhere.
     """
 
     prompt_end: str = ""
+    begun: str | None = None
     content: GrammarConstraint | None = None
     functions: Sequence[Function] = ()
     requires_call: bool = False
     allows_several: bool = True
-    is_continuation: bool = False
+    has_stops: bool = False
 
     @property
     def is_free(self) -> bool:
@@ -50,9 +52,12 @@ class AnswerRequest:
 class AnswerParser(ABC):
     """Reads one answer. The pieces of a text are the same however it is divided, except for where they are cut.
 
+    A call that a stop string or token ends before its arguments are whole is content. So where these may occur, a call
+    is returned once its arguments are whole.
+
     Attributes:
         num_calls: calls so far.
-        is_complete: False within a call.
+        is_complete: False within a call; after ``finish``, False if the last call's arguments were cut.
     """
 
     num_calls: int = 0
@@ -63,8 +68,12 @@ class AnswerParser(ABC):
         """Return the pieces that more text completes."""
 
     @abstractmethod
-    def finish(self) -> list[Piece]:
-        """Return the pieces that were held back; called after the last text."""
+    def finish(self, is_stopped: bool) -> list[Piece]:
+        """Return the pieces that were held back; called after the last text.
+
+        Args:
+            is_stopped: True if the text ended by itself or by a stop, and wasn't cut at a length.
+        """
 
 
 class AnswerFormat(ABC):

@@ -11,24 +11,26 @@ from specdec.serving.tool_parsers.json_span import JsonSpan
 class CallReader:
     """Reads an answer after its reasoning.
 
-    Whitespace between the content and a call is dropped, and so is a last call that was cut before its arguments. Text
-    that turns out to be no call, since it has another form or another name, is content.
+    Whitespace between the content and a call is dropped. Text that turns out to be no call, since it has another form
+    or another name, is content.
 
     Args:
         names: the functions that may be called.
         is_anchored: True if calls are at the start of the answer, and never after content.
+        holds_calls: True if a call is returned only once its arguments are whole.
 
     Attributes:
         num_calls: calls so far.
         is_complete: False within a call.
     """
 
-    def __init__(self, syntax: CallSyntax, names: Collection[str], is_anchored: bool) -> None:
-        self._syntax, self._names = syntax, names
+    def __init__(self, syntax: CallSyntax, names: Collection[str], is_anchored: bool, holds_calls: bool) -> None:
+        self._syntax, self._names, self._holds_calls = syntax, names, holds_calls
         self._trigger = syntax.trigger or syntax.first[:1]
         self._read: Callable[[], list[Piece] | None] = self._start if is_anchored else self._content
         self._held = ""  # text that isn't read yet
-        self._begun = ""  # the text of a call before its arguments, as far as it is read
+        self._begun = ""  # the text of a call whose arguments aren't whole, as far as it is read
+        self._unsent: list[Piece] = []  # the pieces of that call that are held back
         self._called = ""  # the function's name
         self._span = JsonSpan()
         self.num_calls, self.is_complete = 0, True
@@ -41,11 +43,23 @@ class CallReader:
             pieces += found
         return pieces
 
-    def finish(self) -> list[Piece]:
-        """Return the content that was held back; called after the last text."""
-        is_content = self._read in (self._start, self._content)
+    def finish(self, is_stopped: bool) -> list[Piece]:
+        """Return what was held back; called after the last text.
+
+        A call that is cut at a length has the part of its arguments, and is dropped if it was cut before these.
+        """
         rest, self._held = self._held, ""
-        return _content(rest) if is_content else []
+        if self._read in (self._start, self._content):
+            return _content(rest)
+        if not is_stopped or (self._read == self._arguments and not self._holds_calls):
+            return self._unsent
+        if self._read in (self._after_arguments, self._rest):
+            return []
+        if self._read == self._between and self._syntax.closing.startswith(rest):
+            return []
+        if self._read == self._arguments:
+            self.num_calls, self.is_complete = self.num_calls - 1, True
+        return _content(self._begun + rest)
 
     # Each state reads from the held text, and sets the next state. None means that more text is needed.
 
@@ -56,6 +70,7 @@ class CallReader:
         elif prefix.startswith(text) and prefix:
             return None
         if text.startswith(self._trigger):
+            self._begun = self._held.removesuffix(text)
             self._held, self._read = text, self._first
             return []
         if self._trigger.startswith(text):
@@ -66,8 +81,10 @@ class CallReader:
     def _content(self) -> list[Piece] | None:
         before, trigger, after = self._held.partition(self._trigger)
         if trigger:
+            content = before.rstrip()
+            self._begun = before[len(content) :]
             self._held, self._read = trigger + after, self._first
-            return _content(before.rstrip())
+            return _content(content)
         final = num_final(self._held, self._trigger)
         content, self._held = self._held[:final], self._held[final:]
         return _content(content) or None
@@ -92,17 +109,19 @@ class CallReader:
             return None
         if not text.startswith("{"):
             return self._fail()
-        self._begun, self._held, self._read = "", text, self._arguments
+        self._begun += self._held.removesuffix(text)
+        self._held, self._read = text, self._arguments
         self._span, self.is_complete = JsonSpan(), False
         self.num_calls += 1
-        return [Piece(call=CallPiece(self.num_calls - 1, self._syntax.make_id(), self._called))]
+        return self._part(CallPiece(self.num_calls - 1, self._syntax.make_id(), self._called))
 
     def _arguments(self) -> list[Piece]:
         end = self._span.feed(self._held)
         arguments, self._held = self._held[:end], "" if end is None else self._held[end:]
+        self._begun += arguments
         if end is not None:
-            self._read, self.is_complete = self._after_arguments, True
-        return [Piece(call=CallPiece(self.num_calls - 1, arguments=arguments))]
+            self._begun, self._read, self.is_complete = "", self._after_arguments, True
+        return self._part(CallPiece(self.num_calls - 1, arguments=arguments))
 
     def _after_arguments(self) -> list[Piece] | None:
         return self._expect(self._syntax.after_arguments, self._between)
@@ -122,10 +141,18 @@ class CallReader:
     def _expect(self, text: str, then: Callable[[], list[Piece] | None]) -> list[Piece] | None:
         """Read a fixed text, or fail."""
         if self._held.startswith(text):
-            self._begun = text if then == self._name else ""
+            self._begun = self._begun + text if then == self._name else ""
             self._held, self._read = self._held[len(text) :], then
             return []
         return None if text.startswith(self._held) else self._fail()
+
+    def _part(self, part: CallPiece) -> list[Piece]:
+        """Return a call's part with those before it; nothing while the call is held back."""
+        self._unsent.append(Piece(call=part))
+        if self._holds_calls and not self.is_complete:
+            return []
+        pieces, self._unsent = self._unsent, []
+        return pieces
 
     def _fail(self) -> list[Piece]:
         """Read the text of what isn't a call as content."""

@@ -63,7 +63,7 @@ class GptOssFormat(AnswerFormat):
 
     def parser(self, request: AnswerRequest) -> AnswerParser:
         names = {function.name for function in request.functions}
-        return _GptOssParser(names, _open_channel(request.prompt_end))
+        return _GptOssParser(names, _open_channel(request.prompt_end), request.has_stops)
 
 
 def _open_channel(prompt_end: str) -> str:
@@ -73,12 +73,13 @@ def _open_channel(prompt_end: str) -> str:
 
 
 class _GptOssParser(AnswerParser):
-    def __init__(self, names: ReadOnlySet[str], header: str) -> None:
-        self._names, self._header = names, header
+    def __init__(self, names: ReadOnlySet[str], header: str, holds_calls: bool) -> None:
+        self._names, self._header, self._holds_calls = names, header, holds_calls
         self._is_in_body = bool(header)
         self._called = ""
         self._held = ""
         self._span = JsonSpan()
+        self._unsent: list[Piece] = []  # the pieces of a call that are held back
 
     def feed(self, text: str) -> list[Piece]:
         self._held += text
@@ -87,11 +88,18 @@ class _GptOssParser(AnswerParser):
             pieces += found
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[Piece]:
         held, self._held = self._held, ""
-        if self._is_in_body:
-            return self._piece(held)
-        return [] if held.startswith("<") else _content(held)  # a header that was cut
+        if not self._is_in_body:
+            return [] if held.startswith("<") else _content(held)  # a header that was cut
+        pieces = self._piece(held)
+        if self.is_complete or not self._holds_calls:
+            return pieces
+        if not is_stopped:
+            return self._unsent
+        self.num_calls, self.is_complete = self.num_calls - 1, True
+        arguments = "".join(piece.call.arguments for piece in self._unsent if piece.call is not None)
+        return _content(self._header + _MESSAGE + arguments)
 
     def _next_header(self) -> list[Piece] | None:
         header, found, body = self._held.partition(_MESSAGE)
@@ -107,7 +115,7 @@ class _GptOssParser(AnswerParser):
             return []
         self._span, self.is_complete = JsonSpan(), False
         self.num_calls += 1
-        return [Piece(call=CallPiece(self.num_calls - 1, openai_id(), name))]
+        return self._part(CallPiece(self.num_calls - 1, openai_id(), name))
 
     def _body(self) -> list[Piece] | None:
         found = [(at, end) for end in _ENDS if (at := self._held.find(end)) >= 0]
@@ -126,8 +134,16 @@ class _GptOssParser(AnswerParser):
             return []
         if self._called:
             self.is_complete = self.is_complete or self._span.feed(body) is not None
-            return [Piece(call=CallPiece(self.num_calls - 1, arguments=body))]
+            return self._part(CallPiece(self.num_calls - 1, arguments=body))
         return [Piece(reasoning=body)] if "analysis" in self._header else _content(body)
+
+    def _part(self, part: CallPiece) -> list[Piece]:
+        """Return a call's part with those before it; nothing while the call is held back."""
+        self._unsent.append(Piece(call=part))
+        if self._holds_calls and not self.is_complete:
+            return []
+        pieces, self._unsent = self._unsent, []
+        return pieces
 
 
 def _content(text: str) -> list[Piece]:

@@ -27,11 +27,13 @@ class ReasoningTags:
 
     def stage(self, request: AnswerRequest) -> Stage:
         """Return where a request's answer begins."""
-        end = request.prompt_end.rstrip()
-        is_open = request.is_continuation and end.rfind(self.begin) > end.rfind(self.end)
-        if is_open or end.endswith(self.begin):
+        before, begun = request.prompt_end.rstrip(), (request.begun or "").strip()
+        before = before.removesuffix(begun).rstrip()
+        # Tags in earlier messages don't count, nor do those that a text mentions.
+        has_begun = begun.startswith(self.begin) or before.endswith(self.begin)
+        if has_begun and self.end not in begun:
             return Stage.WITHIN
-        return Stage.AFTER if request.is_continuation or end.endswith(self.end) else Stage.BEFORE
+        return Stage.AFTER if request.begun is not None or before.endswith(self.end) else Stage.BEFORE
 
     def rules(self, stage: Stage, special: Mapping[str, int]) -> list[str]:
         """Return the rules of ``start``: the reasoning, and then ``body``."""

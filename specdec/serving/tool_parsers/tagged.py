@@ -45,7 +45,7 @@ class TaggedFormat(AnswerFormat):
     def parser(self, request: AnswerRequest) -> AnswerParser:
         names = {function.name for function in request.functions}
         reasoning = None if self.reasoning is None else ReasoningReader(self.reasoning, self._stage(request))
-        calls = CallReader(self.syntax, names, self._is_anchored(request)) if names else None
+        calls = CallReader(self.syntax, names, self._is_anchored(request), request.has_stops) if names else None
         return _TaggedParser(reasoning, calls)
 
     def _stage(self, request: AnswerRequest) -> Stage:
@@ -83,10 +83,13 @@ class _TaggedParser(AnswerParser):
         pieces, text = ([], text) if self._reasoning is None else self._reasoning.feed(text)
         return pieces + self._after_reasoning(text)
 
-    def finish(self) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[Piece]:
         pieces, text = ([], "") if self._reasoning is None else self._reasoning.finish()
         pieces += self._after_reasoning(text)
-        return pieces if self._calls is None else pieces + self._calls.finish()
+        if self._calls is not None:
+            pieces += self._calls.finish(is_stopped)
+            self.num_calls, self.is_complete = self._calls.num_calls, self._calls.is_complete
+        return pieces
 
     def _after_reasoning(self, text: str) -> list[Piece]:
         if self._calls is None:
