@@ -59,6 +59,9 @@ CONTENDERS = {
         Contender("openvino-off", "specdec-openvino-off", {"proposer": "off"}),
         Contender("openvino", "specdec-openvino", {"proposer": "auto"}),
         Contender("openvino-fast", "specdec-openvino-fast", {"proposer": "auto"}),
+        Contender("head", "specdec-head", {"proposer": "head"}),
+        Contender("openvino-head", "specdec-openvino-head", {"proposer": "head"}),
+        Contender("openvino-head-fast", "specdec-openvino-head-fast", {"proposer": "head"}),
         Contender("vllm", "vllm"),
         Contender("vllm-ngram", "vllm-ngram"),
         Contender("vllm-suffix", "vllm-suffix"),
@@ -75,12 +78,15 @@ VLLM_DRAFTS: dict[str, dict[str, Any]] = {
 }
 
 
-def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[str], dict[str, str]]:
-    """The command that starts a server, and its environment variables."""
+def command_of(
+    server: str, dtype: str, threads: int, port: int, head: Path | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command that starts a server, and its environment variables; ``head`` is a trained head's folder."""
     model, own = str(smollm2.checkpoint(dtype)), {"OMP_NUM_THREADS": str(threads)}
     if server.startswith("specdec"):
         options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
         options += ["--numerics", "fast"] * server.endswith("-fast")
+        options += ["--offer", f"head=auto+eagle3:head={head}"] * ("head" in server)
         # `make openvino` installs the plug-in; with it, a server without this option takes OpenVINO by itself
         options += ["--backend", "openvino" if "openvino" in server else "hf"]
         return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
@@ -99,12 +105,12 @@ def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[s
 
 
 @contextmanager
-def started(server: str, dtype: str, threads: int, log: Path) -> Iterator[tuple[str, int]]:
+def started(server: str, dtype: str, threads: int, log: Path, head: Path | None = None) -> Iterator[tuple[str, int]]:
     """Start a server; return its address and its process group, which is stopped until its first request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command, own = command_of(server, dtype, threads, port)
+    command, own = command_of(server, dtype, threads, port, head)
     with log.open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env={**os.environ, **own}, start_new_session=True)
     try:
@@ -139,6 +145,7 @@ def short(prompts: list[EvaluationPrompt]) -> list[EvaluationPrompt]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="all without this")
+    parser.add_argument("--head", type=Path, help="folder of a trained head, for the contenders named after it")
     parser.add_argument("--streams", action="append", type=int, help="concurrent requests (default: 1, 4, 16 and 32)")
     parser.add_argument("--rate", action="append", type=float, help="… or requests a second, at random")
     parser.add_argument("--requests", type=int, default=16, help="of each load, or twice the streams if that is more")
@@ -150,7 +157,10 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, default=Path("build"))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    contenders = [CONTENDERS[name] for name in given.contender or CONTENDERS]
+    usual = [name for name in CONTENDERS if given.head or "head" not in name]
+    contenders = [CONTENDERS[name] for name in given.contender or usual]
+    if not given.head and any("head" in contender.server for contender in contenders):
+        parser.error("a contender with a head needs --head")
     streams = given.streams or ([] if given.rate else [1, 4, 16, 32])
     loads = [(None, count) for count in streams] + [(rate, None) for rate in given.rate or []]
     prompts, found = short(load_prompts(given.prompts)), dict[str, list[dict[str, Any]]]()
@@ -158,7 +168,7 @@ def main() -> None:
         addresses = {}
         for server in dict.fromkeys(each.server for each in contenders):
             url, group = running.enter_context(
-                started(server, given.dtype, given.threads, given.logs / f"serving-{server}.log")
+                started(server, given.dtype, given.threads, given.logs / f"serving-{server}.log", given.head)
             )
             os.killpg(group, signal.SIGSTOP)
             addresses[server] = url, group

@@ -100,6 +100,7 @@ class Screen:
 
     def __init__(self, session: "Session", has_colours: bool) -> None:
         self._session, self.has_colours = session, has_colours
+        self._noted = set[str]()
         self._console, self._beside = Console(highlight=False), Console(stderr=True, highlight=False)
 
     def say(self, line: str) -> None:
@@ -125,6 +126,10 @@ class Screen:
                     shown.end()
         latest = self._session.latest
         self.say(figures(latest) if latest and latest.tokens else "stopped before its first token")
+        for note in latest.result.notes if latest and latest.result else ():
+            if note not in self._noted:  # once in a chat
+                self._noted.add(note)
+                self.say(note)
 
 
 @contextmanager

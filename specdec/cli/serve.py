@@ -156,6 +156,8 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         server = running.prepared(generator, options, proposer)
     bound.listen(_MOST_CONNECTING)  # from here on clients can connect
     address = access.address(bound.getsockname()[1])
+    for note in server.notes:
+        console.print(note, style="dim", markup=False, soft_wrap=True)
     console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
     try:
         fault = running.serve(server, bound, log_level)

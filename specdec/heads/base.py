@@ -91,7 +91,8 @@ class Continuations(NamedTuple):
     """The most probable tokens after the m pairs of each request whose continuation is wanted.
 
     Attributes:
-        tokens: (requests, m, k) target ids, the most probable first.
+        tokens: (requests, m, k) target ids, the most probable first; in the order of the draft vocabulary if the
+            runner returns all.
         log_probs: (requests, m, k), in float32.
         features: (requests, m, hidden), of the pairs that a token after these pairs begins; on the runner's device.
     """
@@ -104,13 +105,20 @@ class Continuations(NamedTuple):
 class HeadRunner(ABC):
     """Runs a head's passes.
 
+    Attributes:
+        num_reads: the number of pairs of a pass that only caches; None if torch caches pairs faster without one.
+
     Args:
         head: its weights.
-        num_tokens: k, the number of tokens that a pass returns after each pair; at most the draft vocabulary.
+        num_tokens: k, the number of tokens that a pass returns after each pair; at most the draft vocabulary. None for
+            the whole draft vocabulary, which isn't sorted then.
     """
 
-    def __init__(self, head: DraftHead, num_tokens: int) -> None:
-        self.head, self.num_tokens = head, min(num_tokens, len(head.target_ids))
+    num_reads: int | None = None
+
+    def __init__(self, head: DraftHead, num_tokens: int | None) -> None:
+        self.head, self.returns_all = head, num_tokens is None
+        self.num_tokens = min(num_tokens or len(head.target_ids), len(head.target_ids))
 
     def num_slots(self, count: int) -> int:
         """Return the number of slots to reserve where ``count`` are needed."""

@@ -16,6 +16,9 @@ from specdec.heads.base import Continuations, DraftHead, HeadRunner, KeyValues, 
 
 # The noise of the position after a number of drafted tokens.
 NoiseAt = Callable[[int], Noise | None]
+# The children of fed nodes: called with what a pass returned and the nodes' candidates, (requests, nodes), -1 for the
+# root; returns tokens and log-probabilities, (requests, nodes, children).
+Choose = Callable[[Continuations, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class PairCache:
@@ -90,8 +93,11 @@ class DraftedTrees:
 
 
 def _zeros(like: torch.Tensor, requests: int, num_slots: int) -> torch.Tensor:
-    """Return zeros in the form of keys or values, (…, key-value heads, …, size)."""
-    return like.new_zeros((requests, like.shape[1], num_slots, like.shape[3]))
+    """Return zeros in the form of keys or values, (…, key-value heads, …, size); on a CPU without torch's threads."""
+    shape = requests, like.shape[1], num_slots, like.shape[3]
+    if not like.is_cpu:
+        return like.new_zeros(shape)
+    return torch.from_numpy(np.zeros(shape, f"i{like.itemsize}")).view(like.dtype)
 
 
 def append(head: DraftHead, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -103,7 +109,7 @@ def append(head: DraftHead, cache: PairCache, states: torch.Tensor, tokens: torc
         states: (n, states size), the target's states at positions i of the new pairs.
         tokens: (n,), the tokens at positions i + 1.
     """
-    new = head.key_values(states[None], tokens[None], cache.key_values)
+    new = head.key_values(states[None].to(cache.keys.dtype), tokens[None], cache.key_values)
     cache.append(*(each[0].transpose(0, 1) for each in new))
 
 
@@ -129,7 +135,7 @@ def grow(
         depth: levels after the first.
         num_nodes: size of each tree, at most ``width + depth * width ** 2``.
     """
-    growth = TreeGrowth(runner, caches, states, tokens, width, width)
+    growth = TreeGrowth(runner, caches, states, tokens, width, choose=most_probable(width))
     for _ in range(depth):
         growth.feed()
     return growth.best(num_nodes)
@@ -162,7 +168,7 @@ def first_pass(
         ids,
         starts[:, None] + np.arange(num_rows),
         starts,
-        pad_sequence(list(states), batch_first=True),
+        pad_sequence([each.to(caches[0].keys.dtype) for each in states], batch_first=True),
         fuses=True,
         last=counts - 1,
     )
@@ -192,6 +198,11 @@ def _append_written(caches: Sequence[PairCache], written: KeyValues, starts: np.
         cache.append(*(each[row, :, start : start + count].transpose(0, 1) for each in written))
 
 
+def most_probable(num_children: int) -> Choose:
+    """Return the choice of the most probable children, of a runner that returns these first."""
+    return lambda found, _: (found.tokens[..., :num_children], found.log_probs[..., :num_children])
+
+
 class TreeGrowth:
     """Draft trees of several requests, which grow by a level with each ``feed``.
 
@@ -200,12 +211,11 @@ class TreeGrowth:
     Args:
         runner: runs the head.
         caches: one per request.
-        states: (n, states size) per request, the target's states at positions i of the new pairs, at
-            least one; in the head's dtype.
+        states: (n, states size) per request, the target's states at positions i of the new pairs, at least one.
         tokens: n per request, the tokens at positions i + 1.
         width: nodes fed per level.
-        num_children: children of each fed node, at least ``width``; as many as the runner returns if not given.
         noise: added to the logits before candidates are chosen; by default none.
+        choose: returns the children of each fed node, at least ``width``; by default all that the runner returns.
     """
 
     def __init__(
@@ -215,16 +225,16 @@ class TreeGrowth:
         states: Sequence[torch.Tensor],
         tokens: Sequence[Sequence[int]],
         width: int,
-        num_children: int | None = None,
         noise: NoiseAt = lambda _: None,
+        choose: Choose | None = None,
     ) -> None:
         self._runner, self.width, self._noise, self._num_levels = runner, width, noise, 0
-        self.num_children = runner.num_tokens if num_children is None else num_children
+        self._choose = choose or most_probable(runner.num_tokens)
         found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
-        self.tokens, self.log_probs = (each[:, 0, : self.num_children] for each in found[:2])
-        self.parents = np.full_like(self.tokens, -1)
         self._rows = np.arange(len(caches))[:, None]
-        self.fed = np.broadcast_to(np.arange(width), (len(caches), width))  # candidates fed next
+        self.tokens, self.log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
+        self.parents = np.full_like(self.tokens, -1)
+        self.fed = (-self.log_probs).argsort(1, kind="stable")[:, :width]  # candidates fed next
         self._features = found.features.expand(-1, width, -1)
         self._visible = self._visible_at_first()
 
@@ -254,15 +264,16 @@ class TreeGrowth:
         self._num_levels += 1
         pairs = Pairs(tokens, positions, starts, self._features, visible=self._visible)
         found = self._runner.run(pairs, self._cache, self._noise(self._num_levels))
-        tokens, log_probs = (each[..., : self.num_children] for each in found[:2])
+        tokens, log_probs = self._choose(found, self.fed)
         children = (log_probs + self.log_probs[self._rows, self.fed][..., None]).reshape(len(starts), -1)
         first = self.tokens.shape[1]
+        num_children = tokens.shape[-1]
         self.tokens = np.concatenate((self.tokens, tokens.reshape(len(starts), -1)), 1)
         self.log_probs = np.concatenate((self.log_probs, children), 1)
-        self.parents = np.concatenate((self.parents, self.fed.repeat(self.num_children, 1)), 1)
+        self.parents = np.concatenate((self.parents, self.fed.repeat(num_children, 1)), 1)
         best = (-children).argsort(1, kind="stable")[:, :width]
         self.fed = first + best
-        self._continue_from(best // self.num_children, found.features)
+        self._continue_from(best // num_children, found.features)
 
     def _continue_from(self, parents: np.ndarray, features: torch.Tensor) -> None:
         """Set the features and visible slots of the nodes to be fed; ``parents`` are indices of the last level's."""

@@ -20,7 +20,7 @@ class TorchRunner(HeadRunner):
 
     head: PairHead
 
-    def __init__(self, head: PairHead, num_tokens: int) -> None:
+    def __init__(self, head: PairHead, num_tokens: int | None) -> None:
         super().__init__(head, num_tokens)
         self._head = fused(head, product_of(head.fc.weight))
         self._target_ids = head.target_ids.cpu().numpy()
@@ -37,21 +37,27 @@ class TorchRunner(HeadRunner):
             rows, last = torch.arange(len(pairs.last), device=device), torch.from_numpy(pairs.last).to(device)
             residual, query = residual[rows, last][:, None], query[rows, :, last][:, :, None]
         out = head.leave(residual, attention(query, cache, pairs))
+        if self.returns_all:
+            log_probs = noisy(head.logits(out), noise).log_softmax(-1).cpu().numpy()
+            return Continuations(np.broadcast_to(self._target_ids, log_probs.shape), log_probs, head.next_features(out))
         draft_ids, log_probs = most_probable(head.logits(out), self.num_tokens, noise)
         return Continuations(self._target_ids[draft_ids], log_probs, head.next_features(out))
 
 
 def most_probable(logits: torch.Tensor, num_tokens: int, noise: Noise | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids and log-probabilities, (requests, m, num_tokens) each, of logits (requests, m, draft vocab)."""
-    logits = logits.float()
-    if noise is not None:
-        logits = logits * noise.scale + noise.noise
-    log_probs, draft_ids = logits.log_softmax(-1).topk(num_tokens)
+    log_probs, draft_ids = noisy(logits, noise).log_softmax(-1).topk(num_tokens)
     if logits.is_cpu:
         return draft_ids.numpy(), log_probs.numpy()
     # In one transfer; a float32 represents any token id.
     ids, scores = torch.stack((draft_ids.float(), log_probs)).cpu().numpy()
     return ids.astype(np.int64), scores
+
+
+def noisy(logits: torch.Tensor, noise: Noise | None) -> torch.Tensor:
+    """Return logits in float32, changed by the noise."""
+    logits = logits.float()
+    return logits if noise is None else logits * noise.scale + noise.noise
 
 
 def product_of(like: torch.Tensor) -> Callable[[torch.Tensor], Product]:

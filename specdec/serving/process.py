@@ -59,12 +59,12 @@ def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Ser
     """
     server = Server(generator, options, strategy)
     generator.costs()
-    generator.generate(
-        [0, 0], proposer=server.aliases.proposer(OFF), max_new_tokens=2
-    )  # shows how much memory a token takes
-    check_memory(generator, options)
+    first = generator.generate([0, 0], proposer=server.aliases.proposer(OFF), max_new_tokens=2)
+    server.notes |= dict.fromkeys(first.notes)  # the generator's own are reported once
+    check_memory(generator, options)  # which that text has shown for a token
     for proposer in server.aliases.usual:
-        generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
+        result = generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
+        server.notes |= dict.fromkeys(result.notes)
     return server
 
 

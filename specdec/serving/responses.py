@@ -37,6 +37,7 @@ class ResponseBuilder(ABC):
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.prompts]
         self._finish: list[str | None] = [None] * len(call.prompts)
         self._figures: dict[int, Figures] = {}  # of the texts that have ended
+        self.notes = dict[str, None]()  # of these texts, in order
         self._num_tokens = 0
         self._parsers = [call.plan.parser() for _ in call.prompts]
         self._answers = [Answer() for _ in call.prompts]
@@ -59,6 +60,7 @@ class ResponseBuilder(ABC):
         self._num_tokens += len(progress.token_ids)
         if progress.result is not None:
             self._finish[progress.index] = progress.result.finish_reason
+            self.notes |= dict.fromkeys(progress.result.notes)
         if progress.figures is not None:
             self._figures[progress.index] = progress.figures
         return pieces

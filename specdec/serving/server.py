@@ -67,10 +67,15 @@ class Server:
     Args:
         generator: used by the server only.
         strategy: the name of the generator's strategy.
+
+    Attributes:
+        notes: on the model and its strategies, found before the first request. They may name files, so clients don't
+            get them.
     """
 
     def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
         self.options, self.strategy = options, strategy
+        self.notes = dict[str, None]()  # in order
         self.metrics = Metrics(options.name)
         self.aliases = StrategyAliases(load_plugins(), options.offered, {strategy: generator.proposer})
         self.admission = Admission(options.max_batch_size, options.max_queue)
@@ -237,6 +242,8 @@ class Server:
         log_fields |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
         if watch.seconds_to_first is not None:
             log_fields["first_token_seconds"] = round(watch.seconds_to_first, 4)
+        if notes := [note for note in answer.notes if note not in self.notes]:
+            log_fields["notes"] = notes
         if self.options.logs_prompts:
             log_fields["texts_written"] = answer.texts
 

@@ -229,7 +229,7 @@ class Host:
         is_keyed: True if the text doesn't depend on the drafts.
         takes_trees: True if the model supports branching trees; otherwise drafts are cut to their longest chain.
         head_runner: returns a runner of a trained head's passes, by the target's engine if it can: called with the
-            head and the number of tokens that a pass returns after each pair.
+            head and the number of tokens that a pass returns after each pair, or None for the whole draft vocabulary.
         num_layers: the number of layers that ``Hidden`` may refer to, besides the embeddings; None if unknown.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; called with the name
             and a tokenizer or None. Raises ModelError.
@@ -252,7 +252,7 @@ class Host:
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
     idle_target: Callable[[], Target | None] = lambda: None
-    head_runner: Callable[[PairHead, int], HeadRunner] = TorchRunner
+    head_runner: Callable[[PairHead, int | None], HeadRunner] = TorchRunner
     num_layers: int | None = None
     expect_hidden: Callable[[Collection[int]], object] = lambda _: None
 

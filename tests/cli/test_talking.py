@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from specdec import demo
 from specdec.cli.answers import Coloured, Rendered, _end_of_block, writing
 from specdec.cli.lines import questions
 from specdec.decoding.result import Chunk
@@ -34,6 +35,15 @@ def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> Non
     assert code == 0
     assert out.endswith(again)
     assert "\x1b" not in out + err
+
+
+def test_notes_on_the_strategy_are_said_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.strategies.eagle3.proposer.alterations_of", lambda _: ["an adapter"])
+    proposer = f"eagle3:head={demo.head_folder()}"
+    code, _, err = run("chat", "--max-new-tokens", "6", "--proposer", proposer, stdin="What is bread?\nAnd butter?\n")
+    assert code == 0
+    assert err.count(" tokens, ") == 2
+    assert err.count("the model has an adapter") == 1
 
 
 def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(

@@ -11,9 +11,10 @@ from tests.support.random_heads import check_row, random_eagle_head, random_head
 BATCH, STEPS = 4, 6
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
-    check_steps(random_head(seed)[0], seed)
+@pytest.mark.parametrize(("seed", "batch"), [*((seed, BATCH) for seed in range(20)), (0, 1), (1, 1)])
+def test_trees_and_keys_are_those_of_the_reference(seed: int, batch: int) -> None:
+    """Of a request alone too, whose pairs are written to its own cache."""
+    check_steps(random_head(seed)[0], seed, batch)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -22,13 +23,13 @@ def test_trees_and_keys_of_eagles_first_heads_are_those_of_the_reference(seed: i
 
 
 @torch.no_grad()
-def check_steps(head: PairHead, seed: int) -> None:
+def check_steps(head: PairHead, seed: int, batch: int = BATCH) -> None:
     """Feed pairs of ragged counts to a batch in several steps, and assert what each step drafts and keeps."""
-    references = [reference_of(head) for _ in range(BATCH)]
-    caches, runner = [PairCache(head) for _ in range(BATCH)], TorchRunner(head, 4)
+    references = [reference_of(head) for _ in range(batch)]
+    caches, runner = [PairCache(head) for _ in range(batch)], TorchRunner(head, 4)
     draw = torch.Generator().manual_seed(seed + 1000)
     for step in range(STEPS):
-        counts = torch.randint(1, 9 if step < 2 else 4, (BATCH,), generator=draw).tolist()
+        counts = torch.randint(1, 9 if step < 2 else 4, (batch,), generator=draw).tolist()
         states = [torch.randn(count, head.config.states_size, generator=draw) for count in counts]
         tokens = [torch.randint(head.config.vocab_size, (count,), generator=draw) for count in counts]
         width, depth, total = (3, 3, 12) if step % 2 else (4, 2, 9)

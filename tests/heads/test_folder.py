@@ -179,6 +179,12 @@ def _truncate(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
+def _truncate_bin(folder: Path) -> None:
+    _binary(dict)(folder)
+    file = folder / "pytorch_model.bin"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
 def _drop(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         tensors = load_file(folder / "model.safetensors")
@@ -209,6 +215,7 @@ def _absolute_ids(folder: Path) -> None:
     ("change", "message"),
     [
         (_truncate, "is damaged"),
+        (_truncate_bin, "is damaged|something other than tensors"),
         (lambda folder: (folder / "config.json").unlink(), "no readable config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor pytorch_model.bin"),
         (_drop("midlayer.hidden_norm.weight"), r"lacks \['midlayer.hidden_norm.weight'\]"),

@@ -8,11 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec import Generator
+from specdec import Generator, demo
 from tests.serving.serving import Served, serving
 from tests.support.built_in_model import built_in
 
-STRATEGIES = ["off", "auto", "prompt_lookup", "lookahead:N=3,W=3,G=3", "suffix+token_recycling"]
+OFFERED = {"fast": f"eagle3:head={demo.head_folder()}", "merged": f"auto+eagle3:head={demo.head_folder()}"}
+STRATEGIES = ["off", "auto", "prompt_lookup", "lookahead:N=3,W=3,G=3", "suffix+token_recycling", *OFFERED]
 TEXTS = ["# heapq\ndef merge(", "# shutil", "import os\n", "# " + "gzip " * 90]
 
 
@@ -52,7 +53,7 @@ def streamed(url: str, body: dict[str, Any], most_parts: int | None = None) -> s
 def test_whoever_comes_and_goes_each_answer_is_the_requests_own() -> None:
     bodies, answers = requests(24, seed=1), dict[int, str | None]()
     reference = Generator(*built_in(), proposer="autoregressive")
-    with serving(max_batch_size=8) as busy:
+    with serving(max_batch_size=8, offered=OFFERED) as busy:
 
         def ask(number: int) -> None:
             answers[number] = streamed(busy.url, bodies[number], 2 if number % 4 == 0 else None)

@@ -105,11 +105,11 @@ def reference_head(folder: Path) -> ReferenceHead:
     return ReferenceHead(tensors, *(settings[name] for name in names))
 
 
-def trees_of(generator: Generator, prompts: Sequence[list[int]], num_tokens: int, **options: Any) -> dict[int, Any]:
+def trees_of(generator: Generator, prompts: Sequence[list[int]], num_tokens: int, **settings: Any) -> dict[int, Any]:
     """By request, in the order of prompts, each step's text before it and its draft."""
     found: dict[int, list[tuple[list[int], DraftTree]]] = {}
-    with generator.open_batch(**options) as batch:
-        handles = batch.add(list(prompts), max_new_tokens=num_tokens)
+    with generator.open_batch() as batch:
+        handles = batch.add(list(prompts), max_new_tokens=num_tokens, **settings)
         texts = {id(handle): list(prompt) for handle, prompt in zip(handles, prompts, strict=True)}
         while (record := batch.advance()) is not None:
             for outcome in record.outcomes:
@@ -252,6 +252,11 @@ def test_rules_that_read_q_take_its_drafts(built_in: tuple[Any, Any], prompts: l
     assert list(greedy.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
     twice = [generator.generate(prompts[0], max_new_tokens=8, temperature=1.0, seed=3) for _ in range(2)]
     assert twice[0].token_ids == twice[1].token_ids
+    steps = trees_of(generator, prompts[:2], NUM_TOKENS, temperature=1.0, seed=3)
+    drafts = [tree for of_one in steps.values() for _, tree in of_one if len(tree) > 1]
+    assert drafts
+    assert all(tree.has_sampled_draws and tree.has_true_q and len(tree) <= 17 for tree in drafts)
+    assert max(max(tree.depths) for tree in drafts) > 2
     generator.close()
 
 
@@ -276,6 +281,16 @@ def test_a_head_of_nan_is_left_out_with_a_note(
     assert list(result.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
     assert [note for note in result.notes if "drafting goes on without" in note and "finite" in note]
     generator.close()
+
+
+@pytest.mark.parametrize("strategy", ["eagle3", "auto+eagle3"])
+def test_a_note_says_that_an_adapter_lowers_acceptance(
+    built_in: tuple[Any, Any], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setattr("specdec.strategies.eagle3.proposer.alterations_of", lambda _: ["an adapter"])
+    with Generator(*built_in, proposer=f"{strategy}:head={demo.head_folder()}") as generator:
+        result = generator.generate(prompts[0], max_new_tokens=4)
+    assert [note for note in result.notes if note.startswith("the model has an adapter: a head") and "less" in note]
 
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], object], str]] = {

@@ -12,8 +12,8 @@ from specdec.heads.pair_head import PairHead
 from tests.support.eagle3_reference import EagleReference, ReferenceHead
 
 
-def random_head(seed: int) -> tuple[Eagle3Head, ReferenceHead]:
-    """A head with its reference; every other one has a reduced vocabulary."""
+def random_head(seed: int, is_reduced: bool | None = None) -> tuple[Eagle3Head, ReferenceHead]:
+    """A head with its reference; every other one has a reduced vocabulary, or as it is asked for."""
     draw = torch.Generator().manual_seed(seed)
 
     def one_of(*values: Any) -> Any:
@@ -29,7 +29,7 @@ def random_head(seed: int) -> tuple[Eagle3Head, ReferenceHead]:
         num_key_value_heads=num_kv_heads,
         head_dim=dim,
         vocab_size=vocab,
-        draft_vocab_size=vocab if seed % 2 else 24,
+        draft_vocab_size=24 if (seed % 2 == 0 if is_reduced is None else is_reduced) else vocab,
         rope_parameters={"rope_type": "default", "rope_theta": theta},
     )
     head = Eagle3Head(config, torch.randn(vocab, hidden, generator=draw))

@@ -173,7 +173,7 @@ class OpenVINOBackend(Backend):
             length += width
         return logits
 
-    def head_runner(self, head: PairHead, num_tokens: int) -> HeadRunner:
+    def head_runner(self, head: PairHead, num_tokens: int | None) -> HeadRunner:
         """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
         if self._engine.options.device == "CPU":
             with suppress(HeadError):

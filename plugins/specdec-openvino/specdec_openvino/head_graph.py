@@ -23,7 +23,7 @@ from specdec_openvino.outside import bytes_of, put_in, take_out
 from specdec_openvino.parting import serialized
 from specdec_openvino.widening import mark_decompressions
 
-OUTPUTS = "next_features", "new_keys", "new_values", "draft_ids", "log_probs"
+OUTPUTS = "next_features", "new_keys", "new_values", "log_probs", "draft_ids"  # no ids of the whole vocabulary
 
 
 class HeadGraph:
@@ -31,13 +31,13 @@ class HeadGraph:
 
     Args:
         head: its weights.
-        num_tokens: the number of tokens that a pass returns after each pair.
+        num_tokens: the number of tokens that a pass returns after each pair; None for the whole draft vocabulary.
 
     Raises:
         HeadError: if the head can't be converted or compiled.
     """
 
-    def __init__(self, head: PairHead, num_tokens: int, options: OpenVINOOptions) -> None:
+    def __init__(self, head: PairHead, num_tokens: int | None, options: OpenVINOOptions) -> None:
         self.dtype = head.fc.weight.dtype
         try:
             graph, weights = _converted(head, num_tokens)
@@ -114,7 +114,7 @@ class HeadError(Exception):
     """A head that OpenVINO doesn't run."""
 
 
-def _converted(head: PairHead, num_tokens: int) -> tuple[ov.Model, dict[str, np.ndarray]]:
+def _converted(head: PairHead, num_tokens: int | None) -> tuple[ov.Model, dict[str, np.ndarray]]:
     """Return a head's graph, and the bytes of the matrices that are constants in it."""
     matrices = list[torch.Tensor]()
 
@@ -129,7 +129,7 @@ def _converted(head: PairHead, num_tokens: int) -> tuple[ov.Model, dict[str, np.
     return graph, {str(number): bytes_of(matrix) for number, matrix in enumerate(matrices)}
 
 
-def _run(head: PairHead, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _run(head: PairHead, num_tokens: int | None, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The pass, as it is traced; its inputs are those of ``_EXAMPLE`` and the cache's."""
     embedded, states, features, cos, sin, bias, noise, scale, wanted, keys, values = inputs
     config = head.config
@@ -145,9 +145,11 @@ def _run(head: PairHead, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.
     residual = found.residual.gather(1, wanted[..., None].expand(-1, -1, config.hidden_size))
     out = head.leave(residual, attended)
     logits = head.logits(out) * scale + noise
+    normalizer, following = logits.logsumexp(-1, keepdim=True), head.next_features(out)
+    if num_tokens is None:
+        return following, found.key, found.value, logits - normalizer
     best, draft_ids = logits.topk(num_tokens)
-    log_probs = best - logits.logsumexp(-1, keepdim=True)
-    return head.next_features(out), found.key, found.value, draft_ids, log_probs
+    return following, found.key, found.value, best - normalizer, draft_ids
 
 
 def _example(config: PairHeadConfig) -> dict[str, torch.Tensor]:
@@ -170,7 +172,7 @@ def _set_types(graph: ov.Model, head: PairHead, of_cache: ov.Type) -> None:
             wide = ops.convert(parameter, "f32")
             for target in targets:
                 target.replace_source_output(wide.output(0))
-    for result, name in zip(graph.get_results(), OUTPUTS, strict=True):
+    for result, name in zip(graph.get_results(), OUTPUTS, strict=False):
         result.input_value(0).get_tensor().set_names({name})
         if name in {"new_keys", "new_values"} and of_cache != ov.Type.f32:
             narrow(result, of_cache)

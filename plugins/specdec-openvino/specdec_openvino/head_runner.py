@@ -13,6 +13,7 @@ from specdec_openvino.options import OpenVINOOptions, openvino_type
 _FEWEST_SLOTS = 256
 _ROWS = 4, 8
 _BYTES_OF_RAW = 2
+_GRAIN = 32768  # numbers up to which torch computes an operation in one thread
 _HIDDEN = np.float32(-1e30)  # a score that softmax makes zero; not infinite, since a padded row sees nothing
 
 
@@ -23,15 +24,19 @@ class OpenVINORunner(HeadRunner):
     So the passes of a draft have one shape, unless it begins with more than four pairs: rows are padded, and both
     states and features have rows, of which one has zeros.
 
+    Prompts are read by passes too. After a pass of OpenVINO's threads, each operation for which torch wakes its own
+    waits for milliseconds, so inputs are filled in parts for which it doesn't.
+
     Raises:
         HeadError: if the head can't be converted or compiled.
     """
 
     head: PairHead
 
-    def __init__(self, head: PairHead, num_tokens: int, options: OpenVINOOptions) -> None:
+    def __init__(self, head: PairHead, num_tokens: int | None, options: OpenVINOOptions) -> None:
         super().__init__(head, num_tokens)
-        graph = HeadGraph(head, self.num_tokens, options)
+        self.num_reads = max(_ROWS[-1], _GRAIN // head.config.hidden_size // _ROWS[-1] * _ROWS[-1])
+        graph = HeadGraph(head, None if self.returns_all else self.num_tokens, options)
         self._graph, self._request = graph, graph.model.create_infer_request()
         self._target_ids = head.target_ids.numpy()
         self._shape = HeadShape(0, 0, 0, 0, False)
@@ -61,11 +66,13 @@ class OpenVINORunner(HeadRunner):
             new = self._output(name)[:, :, :count].view(slots.dtype)
             for row, start in enumerate(pairs.starts.tolist()):
                 slots[row, :, start : start + count] = new[row]
-        draft_ids, log_probs, features = (
-            self._output(name)[:, :num_wanted] for name in ("draft_ids", "log_probs", "next_features")
-        )
-        tokens = self._target_ids.take(draft_ids, mode="clip")  # of logits that are NaN too
-        return Continuations(tokens, log_probs.copy(), torch.from_numpy(features.copy()))
+        log_probs, features = (self._output(name)[:, :num_wanted].copy() for name in ("log_probs", "next_features"))
+        if self.returns_all:
+            tokens = np.broadcast_to(self._target_ids, log_probs.shape)
+        else:
+            draft_ids = self._output("draft_ids")[:, :num_wanted]
+            tokens = self._target_ids.take(draft_ids, mode="clip")  # of logits that are NaN too
+        return Continuations(tokens, log_probs, torch.from_numpy(features))
 
     def _reshape(self, requests: int, count: int, num_wanted: int, has_noise: bool) -> None:
         """Give the request inputs of a shape that has room for a pass, if they have another one."""

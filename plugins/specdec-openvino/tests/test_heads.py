@@ -14,6 +14,7 @@ from specdec_openvino.head_runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
 from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
+from specdec.heads.reading import read
 from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
@@ -78,12 +79,12 @@ def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(
 def test_a_request_alone_drafts_the_same_after_more_slots_were_needed(heads: ModuleType) -> None:
     head = frozen(heads, 3)
     runner, texts, reference = OpenVINORunner(head, 3, OpenVINOOptions()), Texts(head, 3), heads.reference_of(head)
-    cache = PairCache(head)
+    cache, runner.num_reads = PairCache(head), 64  # a prompt of several passes
     for step in range(STEPS):
         states, tokens = texts.next(3)
         if step == 2:  # more than the slots that were reserved
             many = torch.randn(300, head.fc.in_features)
-            append(head, cache, many, torch.arange(300) % head.config.vocab_size)
+            read(runner, cache, many, [number % head.config.vocab_size for number in range(300)])
             reference.extend(many, torch.arange(300) % head.config.vocab_size)
         tree = grow(runner, [cache], states[:1], tokens[:1], 3, 2, 9)
         expected = reference.grow(reference.extend(states[0], torch.tensor(tokens[0])), 3, 2, 9)

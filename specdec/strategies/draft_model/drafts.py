@@ -226,9 +226,7 @@ class BeamDraft(Draft):
         if not self._law.samples:
             return [(token, None) for token in law.topk(width).indices.tolist()]
         if self._options.siblings == "chosen":
-            most_likely = law.topk(width - 1).indices
-            q = without(law, most_likely)
-            return [(self._request.draw(q), q), *((token, None) for token in most_likely.tolist())]
+            return draw_with_most_likely(self._request, law, width - 1)
         drawn: list[tuple[int, torch.Tensor | None]] = []
         for _ in range(width if self._options.siblings == "without_replacement" else self._options.width):
             token = self._request.draw(law)
@@ -254,6 +252,18 @@ class BeamDraft(Draft):
         # Likelihood never rises along a path, so the best nodes are connected; of equals the shallower come first.
         best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
         return self._tree.part(sorted(best[: self._options.num_nodes]))
+
+
+def draw_with_most_likely(
+    request: Request, law: torch.Tensor, num_chosen: int
+) -> list[tuple[int, torch.Tensor | None]]:
+    """Return a token drawn from ``law`` without its most likely tokens, with its q, and these chosen tokens after it.
+
+    The optimal order for fixed guesses and one draw: Hu et al. 2025, arXiv 2502.18779.
+    """
+    most_likely = law.topk(num_chosen).indices
+    q = without(law, most_likely)
+    return [(request.draw(q), q), *((token, None) for token in most_likely.tolist())]
 
 
 def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

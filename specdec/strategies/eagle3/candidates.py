@@ -32,6 +32,11 @@ class Candidates:
     least: float = -math.inf
     _children: dict[int, list[int]] = field(default_factory=dict)
 
+    @property
+    def is_finite(self) -> bool:
+        """False if the head's log-probabilities were not finite."""
+        return all(map(math.isfinite, self.log_probs))
+
     def children(self, node: int) -> Sequence[int]:
         """Return the children of a node, the most probable first; none after a path that isn't continued."""
         if node >= 0 and self.log_probs[node] < self.least:

@@ -12,7 +12,8 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.base import HeadRunner
-from specdec.heads.drafting import PairCache, TreeGrowth, append
+from specdec.heads.drafting import Choose, PairCache, TreeGrowth, most_probable
+from specdec.heads.reading import read
 from specdec.strategies.base import (
     Answers,
     Drafter,
@@ -89,13 +90,13 @@ class Eagle3Engine(Engine):
         return Eagle3Drafter(request, self)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
-        own = _own(drafters)
+        own = own_drafters(drafters)
         self._draft(own, budgets, self._options.top_k, self._options.num_nodes)
         return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
 
     def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Pays) -> None:
         most = self._options.depth * self._options.top_k
-        self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most, pays)
+        self._draft(own_drafters(drafters), budgets, _WIDTH_IN_MERGES, most, pays)
 
     @torch.inference_mode()
     def store(self, drafter: "Eagle3Drafter") -> None:
@@ -105,12 +106,12 @@ class Eagle3Engine(Engine):
             self._append(drafter, states, tokens)
 
     def _append(self, drafter: "Eagle3Drafter", states: torch.Tensor, tokens: Sequence[int]) -> None:
-        append(self.head, drafter.cache, states, torch.tensor(tokens, device=states.device))
+        read(self._runner, drafter.cache, states, tokens)
 
     def _take_pending(self, drafter: "Eagle3Drafter") -> tuple[torch.Tensor, Sequence[int]]:
         """Return the pending pairs of a request: states (n, layers * size), and the tokens after them."""
-        stop = drafter.num_known
-        states = torch.cat(drafter.pending).to(drafter.cache.keys)
+        stop, pending = drafter.num_known, drafter.pending
+        states = (pending[0] if len(pending) == 1 else torch.cat(pending)).to(self._target_ids.device)
         drafter.pending, drafter.last = [], states[-1:].clone()
         return states, drafter.request.tokens[stop - len(states) + 1 : stop + 1]
 
@@ -142,23 +143,25 @@ class Eagle3Engine(Engine):
             num_nodes: of each draft.
             pays: as in ``prepare_drafts``.
         """
-        depths = dict[Eagle3Drafter, int]()
-        for drafter, budget in zip(drafters, budgets, strict=True):
-            drafter.drafted = None
-            depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
-            if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
-                depths[drafter] = depth
+        depths = self._depths(drafters, budgets)
         if not depths or not pays([float(drafter in depths) for drafter in drafters]):
             return
         trees = self._trees(
             depths, width, num_nodes, lambda reached: pays([reached.get(drafter, 0.0) for drafter in drafters])
         )
         for (drafter, depth), drafted in zip(depths.items(), trees, strict=True):
-            if all(map(math.isfinite, drafted.log_probs)):
-                drafted.depth, drafted.least = depth, self._least
-                drafter.drafted = drafted
-            else:
-                drafter.leave_out()
+            drafted.depth, drafted.least = depth, self._least
+            drafter.take(drafted)
+
+    def _depths(self, drafters: Sequence["Eagle3Drafter"], budgets: Sequence[Budget]) -> dict["Eagle3Drafter", int]:
+        """Begin a step; return the longest path of each request that the head can draft for."""
+        depths = dict[Eagle3Drafter, int]()
+        for drafter, budget in zip(drafters, budgets, strict=True):
+            drafter.drafted = drafter.drawn = None
+            depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
+            if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
+                depths[drafter] = depth
+        return depths
 
     def _trees(
         self,
@@ -172,11 +175,28 @@ class Eagle3Engine(Engine):
         Args:
             pays: called before each pass but the first, with the probabilities of the paths that it continues.
         """
+        choose = most_probable(self._num_children)
+        return fetched(self._grown(depths, width, pays, choose).best(num_nodes))
+
+    @property
+    def _num_children(self) -> int:
+        """The number of candidates after a node."""
+        return min(self._options.top_k, self._runner.num_tokens)
+
+    def _grown(
+        self,
+        depths: Mapping["Eagle3Drafter", int],
+        width: int,
+        pays: Callable[[Mapping["Eagle3Drafter", float]], bool],
+        choose: Choose,
+    ) -> TreeGrowth:
+        """Run the head's passes; the arguments are those of ``_trees`` and ``TreeGrowth``."""
         ready = list(depths)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids)
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
         caches = [drafter.cache for drafter in ready]
-        growth = TreeGrowth(self._runner, caches, states, tokens, min(width, self._runner.num_tokens), noise=noise.at)
+        width = min(width, self._num_children)
+        growth = TreeGrowth(self._runner, caches, states, tokens, width, noise.at, choose)
         for level in range(1, max(depths.values())):
             reached = {
                 drafter: math.exp(log_prob)
@@ -186,10 +206,10 @@ class Eagle3Engine(Engine):
             if not any(reached.values()) or not pays(reached):
                 break
             growth.feed()
-        return fetched(growth.best(num_nodes))
+        return growth
 
 
-def _own(drafters: Sequence[Drafter]) -> list["Eagle3Drafter"]:
+def own_drafters(drafters: Sequence[Drafter]) -> list["Eagle3Drafter"]:
     own = [drafter for drafter in drafters if isinstance(drafter, Eagle3Drafter)]
     assert len(own) == len(drafters), "an engine is given the drafters that it started"
     return own
@@ -204,6 +224,7 @@ class Eagle3Drafter(Source):
         pending: the hidden states, (n, layers * size) each, of the last of these positions, which aren't cached.
         last: the hidden states, (1, layers * size), of the last pair that was cached; None before the first.
         drafted: the candidates of the step under way; None without a draft.
+        drawn: the draft of the step under way instead, if its candidates were drawn.
     """
 
     def __init__(self, request: Request, engine: Eagle3Engine) -> None:
@@ -213,6 +234,7 @@ class Eagle3Drafter(Source):
         self.pending: list[torch.Tensor] = []
         self.last: torch.Tensor | None = None
         self.drafted: Candidates | None = None
+        self.drawn: DraftTree | None = None
         self._fault: NumericsError | None = None
         self.num_known = request.num_reused
         if request.retained:
@@ -228,6 +250,13 @@ class Eagle3Drafter(Source):
         """True if the hidden states of the whole text before the root are known."""
         is_current = self.num_known == len(self.request.tokens) - 1
         return is_current and self._fault is None and (bool(self.pending) or self.last is not None)
+
+    def take(self, draft: Candidates) -> None:
+        """Take the draft of a step."""
+        if draft.is_finite:
+            self.drafted = draft
+        else:
+            self.leave_out()
 
     def leave_out(self) -> None:
         """Draft nothing for this request from now on, since the head's probabilities are not finite."""
@@ -253,7 +282,7 @@ class Eagle3Drafter(Source):
         self._receive(num_tokens - len(states), states)
 
     def receive(self, feedback: Feedback) -> None:
-        self.drafted = None
+        self.drafted = self.drawn = None
         states = feedback.signals[Nodes.PATH, self._engine.states].tensor()
         root = len(self.request.tokens) - len(feedback.tokens) - 1
         self._receive(root, states[: len(feedback.tokens)])
@@ -273,6 +302,8 @@ class Eagle3Drafter(Source):
     def tree(self, budget: Budget) -> DraftTree:
         """Return the draft of the step under way, the root alone if there is none."""
         root = self.request.root
+        if self.drawn is not None:
+            return self.drawn
         if self.drafted is None:
             return DraftTree(root)
         return self.drafted.tree(root, budget.num_nodes, self.request.eos_token_ids)

@@ -17,7 +17,9 @@ from specdec.heads.folder import read_head
 from specdec.heads.made_here import head_of
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
+from specdec.models.altered import alterations_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
+from specdec.strategies.eagle3.drawn import DrawingEngine
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 
 
@@ -40,8 +42,11 @@ class Eagle3Proposer(Proposer):
     After ``class Counter(src`` the head expects a comma with probability 0.97, ``n`` after the comma with 0.77, and
     then ``ode`` with 0.28 or ``):`` with 0.13. In the first step it has read no hidden states, and drafts nothing.
 
-    Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the head is given
-    the noise of each position, as draft models are. In a merge, each level feeds only the most probable path.
+    Candidates are chosen, so they have no q. At a temperature above 0 this differs by the acceptance rule: under
+    ``match`` the head is given the noise of each position, as draft models are. Under a rule that reads q
+    (``rejection``, ``traversal``) one candidate after each node is drawn from the head's distribution, warped as the
+    target's is, and the most probable others follow it. In a merge, candidates are chosen under every rule, and each
+    level feeds only the most probable path.
 
     Each level costs a pass of the head. Memory: keys and values of one layer for each request.
     """
@@ -80,12 +85,21 @@ class Eagle3Proposer(Proposer):
                 f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
                 "of a head that was trained for this model"
             )
-        return self._engine(host, head, head.config.target_layers(host.num_layers))
+        engine = self._engine(host, head, head.config.target_layers(host.num_layers))
+        if self.head is not None and (alterations := alterations_of(host.model)):
+            engine.notes = (
+                f"the model has {' and '.join(alterations)}: a head that was trained for the model without is accepted "
+                "less often",
+            )
+        return engine
 
     def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:
-        options = TreeOptions(self.top_k, self.depth, self.num_nodes, self.min_probability)
-        runner = host.head_runner(head, self.top_k)
-        return Eagle3Engine(options, runner, layers, learns=host.is_keyed, name=self.name)
+        # A tree that is cut to a chain would lose its true q.
+        top_k = self.top_k if host.takes_trees or not host.reads_q else 1
+        options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
+        runner = host.head_runner(head, None if host.reads_q else top_k)
+        engine = DrawingEngine if host.reads_q else Eagle3Engine
+        return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_head(folder, weights, dtype)

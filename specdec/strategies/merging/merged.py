@@ -101,6 +101,7 @@ class MergedEngine(Engine):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.parts, self._sizer, self._learns = parts, sizer, learns
+        self.notes = tuple(note for part in parts for note in part.engine.notes)
         self._loss_of_passes, self._clock = loss_of_passes, clock
         self._passes = self._new_passes()
         self.agreements = Agreements()
