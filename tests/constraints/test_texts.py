@@ -33,7 +33,7 @@ def generators(built_in: tuple[Any, Any]) -> dict[str, Generator]:
     return {name: Generator(*built_in, proposer=name, weights="stock", max_batch_size=3) for name in names}
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(schemas=st.lists(SATISFIABLE, min_size=4, max_size=4))
 def test_schemas_made_at_random_have_plain_decodings_texts_which_are_valid(
     built_in: tuple[Any, Any], generators: dict[str, Generator], schemas: list[dict[str, Any]]
