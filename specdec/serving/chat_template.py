@@ -14,16 +14,23 @@ NOT_THE_TEMPLATES = {
 }  # fmt: skip
 
 
+def is_continuation(body: ChatBody) -> bool:
+    """Return True if the answer continues the last message, and doesn't begin one of its own."""
+    if body.add_generation_prompt is None and body.continue_final_message is None:
+        return body.messages[-1].role == "assistant"
+    return bool(body.continue_final_message)
+
+
 def template_options(body: ChatBody) -> dict[str, Any]:
     """Return the chat template's options besides the messages."""
     options: dict[str, Any] = {name: value for name in _HINTS if (value := getattr(body, name)) is not None}
     options |= body.chat_template_kwargs or {}
     if body.tools and body.tool_choice != "none":
         options["tools"] = body.tools
-    begins, goes_on = body.add_generation_prompt, body.continue_final_message
-    if begins is not None or goes_on is not None:  # the last message's role no longer decides
+    begins, goes_on = body.add_generation_prompt, is_continuation(body)
+    if begins is not None or body.continue_final_message is not None:  # the last message's role doesn't decide
         options["add_generation_prompt"] = not goes_on if begins is None else begins
-        options["continue_final_message"] = bool(goes_on)
+        options["continue_final_message"] = goes_on
     return options
 
 

@@ -12,7 +12,8 @@ from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
 from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, RequestedAnswer
-from specdec.serving.chat_template import NOT_THE_TEMPLATES, template_field, template_options
+from specdec.serving.body_checks import check_chat, check_without_stream
+from specdec.serving.chat_template import is_continuation, template_field, template_options
 from specdec.serving.echo import Echo
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
@@ -106,7 +107,7 @@ class RequestParser:
         if isinstance(body, CompletionBody):
             self._check_completion(body)
         elif isinstance(body, ChatBody):
-            _check_chat(body)
+            check_chat(body)
 
     def completion(self, body: CompletionBody) -> Call:
         """Return the call of a checked completion body; raises ApiError if it is refused."""
@@ -133,12 +134,11 @@ class RequestParser:
         ]
         prompt = self._encoded(messages, "messages", template_options(body))
         requested = body.max_completion_tokens or body.max_tokens
-        room, goes_on = self._most_positions() - len(prompt), body.continue_final_message
+        room = self._most_positions() - len(prompt)
         most = requested or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"
-        is_continuation = (body.messages[-1].role == "assistant") if goes_on is None else goes_on
-        begun = str(messages[-1]["content"]) if is_continuation else None
+        begun = str(messages[-1]["content"]) if is_continuation(body) else None
         plan = self._planner.chat(wanted, prompt, begun, shows_special=body.skip_special_tokens is False)
         return self._call(body, [prompt], (most, named), num_logprobs, plan)
 
@@ -157,7 +157,7 @@ class RequestParser:
             message = f"logit_bias: {unknown[0]} is outside the vocabulary of {self._shapes.vocab_size}."
             raise ApiError(400, message, "logit_bias", "invalid_value")
         if not body.stream:
-            _check_without_stream(body)
+            check_without_stream(body)
 
     def _check_completion(self, body: CompletionBody) -> None:
         if body.best_of not in (None, body.n or 1):
@@ -277,26 +277,6 @@ class RequestParser:
         if body.top_k is not None and body.top_k > 0:
             settings["top_k"] = body.top_k
         return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}
-
-
-def _check_without_stream(body: Sampling) -> None:
-    if body.stream_options is not None and any(body.stream_options.model_dump().values()):
-        raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
-    if body.include_steps:
-        raise ApiError(400, "include_steps needs stream to be true.", "include_steps", "invalid_value")
-
-
-def _check_chat(body: ChatBody) -> None:
-    if body.add_generation_prompt and body.continue_final_message:
-        message = "add_generation_prompt and continue_final_message are both true: give one."
-        raise ApiError(400, message, "continue_final_message", "invalid_value")
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
-    if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
-        raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
-    if refused := sorted(NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
-        message = f"{', '.join(refused)}: not an option of the template's own."
-        raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
 
 
 def _size_of(prompt: Any) -> int:

@@ -209,6 +209,30 @@ def test_the_template_reads_effort_and_how_the_prompt_ends(chatting: Served) -> 
     assert both.json()["error"]["param"] == "continue_final_message"
 
 
+@pytest.mark.parametrize(
+    ("role", "fields", "begun"),
+    [
+        ("assistant", {}, "well"),
+        ("assistant", {"continue_final_message": True}, "well"),
+        ("assistant", {"continue_final_message": False}, None),
+        ("assistant", {"add_generation_prompt": True}, None),
+        ("assistant", {"add_generation_prompt": False}, None),
+        ("assistant", {"add_generation_prompt": False, "continue_final_message": True}, "well"),
+        ("user", {}, None),
+        ("user", {"add_generation_prompt": False}, None),
+    ],
+)
+def test_an_answer_continues_the_last_message_where_the_template_leaves_it_open(
+    chatting: Served, role: str, fields: dict[str, Any], begun: str | None
+) -> None:
+    """Text that begins a message may begin with reasoning; text that continues one goes on with what it has."""
+    messages = [*CHAT["messages"], {"role": role, "content": "well"}]
+    call = chatting.server._parser.chat(ChatBody.model_validate({**CHAT, "messages": messages, **fields}))
+    assert call.plan.request.begun == begun
+    prompt = chatting.generator.tokenizer.decode(call.prompts[0])
+    assert prompt.endswith(f"{role}: well") == (begun is not None)
+
+
 def test_each_part_of_a_stream_has_the_usage_so_far_where_it_is_wanted(served: Served) -> None:
     for options, expected in (({"continuous_usage_stats": True}, True), ({"include_usage": True}, False)):
         parts = served.openai().completions.create(**PLAIN, stream=True, stream_options=options)  # type: ignore[call-overload]
