@@ -184,6 +184,7 @@ def test_a_call_that_a_stop_cuts_is_content_and_its_text_is_not_lost(name: str) 
     answers, _ = format_of(written)
     request = AnswerRequest(written.prompt_end, functions=FUNCTIONS, has_stops=True)
     begins = [written.text.index(arguments) for _, arguments in written.calls]
+    names = [written.text.rindex(name, 0, at) for (name, _), at in zip(written.calls, begins, strict=True)]
     ends = [begin + len(arguments) for begin, (_, arguments) in zip(begins, written.calls, strict=True)]
     for at in range(len(written.text)):
         text, num_whole = written.text[:at], sum(end <= at for end in ends)
@@ -194,10 +195,10 @@ def test_a_call_that_a_stop_cuts_is_content_and_its_text_is_not_lost(name: str) 
             assert [(call.name, call.arguments) for call in answer.tool_calls] == [*written.calls[:num_whole]]
             if not written.reasoning and not num_whole:
                 assert answer.content == text
-            if num_whole < len(ends) and begins[num_whole] < at:
+            if num_whole < len(ends) and names[num_whole] < at:
                 call = answer.content.removeprefix(written.content)
                 assert text.endswith(call)
-                assert written.calls[num_whole][0] in call
+                assert text[names[num_whole] :] in call
 
 
 def test_a_call_that_a_length_cuts_has_the_part_of_its_arguments_where_stops_may_occur() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 
 from specdec.serving.answers import CallPiece, Piece
+from specdec.serving.tool_parsers.call_parts import CallParts
 from specdec.serving.tool_parsers.call_syntax import CallSyntax
 from specdec.serving.tool_parsers.held_text import num_final
 from specdec.serving.tool_parsers.json_span import JsonSpan
@@ -30,7 +31,7 @@ class CallReader:
         self._read: Callable[[], list[Piece] | None] = self._start if is_anchored else self._content
         self._held = ""  # text that isn't read yet
         self._begun = ""  # the text of a call whose arguments aren't whole, as far as it is read
-        self._unsent: list[Piece] = []  # the pieces of that call that are held back
+        self._parts = CallParts(holds_calls)
         self._called = ""  # the function's name
         self._span = JsonSpan()
         self.num_calls, self.is_complete = 0, True
@@ -52,7 +53,7 @@ class CallReader:
         if self._read in (self._start, self._content):
             return _content(rest)
         if not is_stopped or (self._read == self._arguments and not self._holds_calls):
-            return self._unsent
+            return self._parts.held
         if self._read in (self._after_arguments, self._rest):
             return []
         if self._read == self._between and self._syntax.closing.startswith(rest):
@@ -113,7 +114,7 @@ class CallReader:
         self._held, self._read = text, self._arguments
         self._span, self.is_complete = JsonSpan(), False
         self.num_calls += 1
-        return self._part(CallPiece(self.num_calls - 1, self._syntax.make_id(), self._called))
+        return self._parts.add(CallPiece(self.num_calls - 1, self._syntax.make_id(), self._called), is_complete=False)
 
     def _arguments(self) -> list[Piece]:
         end = self._span.feed(self._held)
@@ -121,7 +122,7 @@ class CallReader:
         self._begun += arguments
         if end is not None:
             self._begun, self._read, self.is_complete = "", self._after_arguments, True
-        return self._part(CallPiece(self.num_calls - 1, arguments=arguments))
+        return self._parts.add(CallPiece(self.num_calls - 1, arguments=arguments), self.is_complete)
 
     def _after_arguments(self) -> list[Piece] | None:
         return self._expect(self._syntax.after_arguments, self._between)
@@ -145,14 +146,6 @@ class CallReader:
             self._held, self._read = self._held[len(text) :], then
             return []
         return None if text.startswith(self._held) else self._fail()
-
-    def _part(self, part: CallPiece) -> list[Piece]:
-        """Return a call's part with those before it; nothing while the call is held back."""
-        self._unsent.append(Piece(call=part))
-        if self._holds_calls and not self.is_complete:
-            return []
-        pieces, self._unsent = self._unsent, []
-        return pieces
 
     def _fail(self) -> list[Piece]:
         """Read the text of what isn't a call as content."""

@@ -10,6 +10,7 @@ from collections.abc import Set as ReadOnlySet
 from specdec.constraints.lark import literal, text_without
 from specdec.serving.answers import CallPiece, Piece
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
+from specdec.serving.tool_parsers.call_parts import CallParts
 from specdec.serving.tool_parsers.call_syntax import openai_id
 from specdec.serving.tool_parsers.held_text import overlap
 from specdec.serving.tool_parsers.json_span import JsonSpan
@@ -79,7 +80,7 @@ class _GptOssParser(AnswerParser):
         self._called = ""
         self._held = ""
         self._span = JsonSpan()
-        self._unsent: list[Piece] = []  # the pieces of a call that are held back
+        self._parts = CallParts(holds_calls)
 
     def feed(self, text: str) -> list[Piece]:
         self._held += text
@@ -91,14 +92,15 @@ class _GptOssParser(AnswerParser):
     def finish(self, is_stopped: bool) -> list[Piece]:
         held, self._held = self._held, ""
         if not self._is_in_body:
-            return [] if held.startswith("<") else _content(held)  # a header that was cut
+            # A header that a length cut says nothing; a stop may occur in the name of a call.
+            return _content(held) if is_stopped or not held.startswith("<") else []
         pieces = self._piece(held)
         if self.is_complete or not self._holds_calls:
             return pieces
         if not is_stopped:
-            return self._unsent
+            return self._parts.held
         self.num_calls, self.is_complete = self.num_calls - 1, True
-        arguments = "".join(piece.call.arguments for piece in self._unsent if piece.call is not None)
+        arguments = "".join(piece.call.arguments for piece in self._parts.held if piece.call is not None)
         return _content(self._header + _MESSAGE + arguments)
 
     def _next_header(self) -> list[Piece] | None:
@@ -115,7 +117,7 @@ class _GptOssParser(AnswerParser):
             return []
         self._span, self.is_complete = JsonSpan(), False
         self.num_calls += 1
-        return self._part(CallPiece(self.num_calls - 1, openai_id(), name))
+        return self._parts.add(CallPiece(self.num_calls - 1, openai_id(), name), is_complete=False)
 
     def _body(self) -> list[Piece] | None:
         found = [(at, end) for end in _ENDS if (at := self._held.find(end)) >= 0]
@@ -134,16 +136,8 @@ class _GptOssParser(AnswerParser):
             return []
         if self._called:
             self.is_complete = self.is_complete or self._span.feed(body) is not None
-            return self._part(CallPiece(self.num_calls - 1, arguments=body))
+            return self._parts.add(CallPiece(self.num_calls - 1, arguments=body), self.is_complete)
         return [Piece(reasoning=body)] if "analysis" in self._header else _content(body)
-
-    def _part(self, part: CallPiece) -> list[Piece]:
-        """Return a call's part with those before it; nothing while the call is held back."""
-        self._unsent.append(Piece(call=part))
-        if self._holds_calls and not self.is_complete:
-            return []
-        pieces, self._unsent = self._unsent, []
-        return pieces
 
 
 def _content(text: str) -> list[Piece]:
