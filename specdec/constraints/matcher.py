@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_SECONDS = 10.0  # for the compilation
+LEAST_SECONDS = 0.2  # with less time left, no compilation is begun: it would be abandoned, and others refused for it
 MOST_BYTES = 1 << 18  # of a grammar's text; a JSON schema of that size takes 0.2 s
 _MOST_FORCED_BYTES = 256
 _MOST_ABANDONED = 2  # compilations that go on after they were refused: a thread can't be ended
@@ -37,6 +38,7 @@ def start(grammar: str, vocabulary: Vocabulary, seconds: float | None = None) ->
     Raises:
         GrammarError: if the library refuses the grammar.
         SlowGrammarError: if it takes too long.
+        BusyError: if too many such compilations go on.
         RequestError: if the library refuses the tokenizer, or isn't installed.
     """
     tokens = vocabulary.once(_library_tokens)
@@ -58,7 +60,7 @@ def _compiled(grammar: str, tokens: "_Tokens", seconds: float) -> "LLMatcher":
     if grammar in running:
         raise _too_slow(seconds)
     if len(running) >= _MOST_ABANDONED:
-        raise SlowGrammarError("constraints that were refused for their time are still being compiled: try again later")
+        raise BusyError("constraints that were refused for their time are still being compiled: try again later")
     made: Future[LLMatcher] = Future()
     make = library().LLMatcher
 
@@ -83,6 +85,10 @@ def _too_slow(seconds: float) -> "SlowGrammarError":
 
 class SlowGrammarError(RequestError):
     """A grammar that isn't compiled in its time; the library may accept it."""
+
+
+class BusyError(RequestError):
+    """A grammar that isn't compiled now, whatever it is, since others take too long; it may be later."""
 
 
 class GrammarError(RequestError):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from specdec.constraints.base import ConstraintState, Vocabulary
-from specdec.constraints.matcher import GrammarError, SlowGrammarError
+from specdec.constraints.matcher import LEAST_SECONDS, BusyError, GrammarError, SlowGrammarError
 from specdec.constraints.schema_check import inner_schemas
 from specdec.errors import RequestError
 
@@ -31,11 +31,11 @@ def refused_part(parts: Iterable[tuple[str, Part]], vocabulary: Vocabulary) -> t
     deadline = time.monotonic() + _MOST_SECONDS_FOR_PARTS
     for name, part in parts:
         left = deadline - time.monotonic()
-        if left <= 0:
+        if left < LEAST_SECONDS:
             return None
         try:
             part.start(vocabulary, left)
-        except SlowGrammarError:  # which says nothing about the part: the search has no time left
+        except (SlowGrammarError, BusyError):  # which say nothing about the part
             return None
         except RequestError as error:
             return name, error
@@ -53,7 +53,7 @@ def place_of_refusal(schema: Any, reason: str, start: Callable[[Any, float], obj
     while isinstance(found, dict):
         for inner_place, inner in inner_schemas(place, found):
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left < LEAST_SECONDS:
                 return place
             alone = shared | inner if isinstance(inner, dict) else inner
             if _refusal_of(alone, start, left) == _without_references(reason):

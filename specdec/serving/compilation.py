@@ -1,6 +1,7 @@
 """Compiles the constraints of requests off the threads that decode and encode."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,13 +11,19 @@ from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.cache import ConstraintCache
 from specdec.constraints.compiled import Compiled
 from specdec.constraints.grammar_constraint import GrammarConstraint
-from specdec.constraints.matcher import GrammarError, SlowGrammarError, library_special_tokens
+from specdec.constraints.matcher import (
+    MOST_SECONDS,
+    BusyError,
+    GrammarError,
+    SlowGrammarError,
+    library_special_tokens,
+)
 from specdec.constraints.path_state import PathState
 from specdec.constraints.refusals import refused_part
 from specdec.errors import RequestError
 from specdec.serving.answer_plans import AnswerPlan
 from specdec.serving.errors import ApiError, busy
-from specdec.serving.lenient_schema import enforceable
+from specdec.serving.lenient_schema import enforceable, start_by
 from specdec.serving.structured_outputs import refusal
 
 _NUM_THREADS = 2  # a constraint may take seconds
@@ -87,18 +94,22 @@ class ConstraintCompiler:
         try:
             state = self._start(constraint)
             PathState(state, frozenset(), self.vocabulary.size).check_start()
+        except BusyError:
+            message = "The server is too busy: constraints that were refused for their time are still being compiled."
+            raise busy(message, _BUSY_SECONDS) from None
         except RequestError as error:
             raise self._refusal(error, constraint, parts) from None
         return state
 
     def _start(self, constraint: GrammarConstraint) -> ConstraintState:
+        deadline = time.monotonic() + MOST_SECONDS
         try:
             return constraint.start(self.vocabulary)
         except GrammarError:
-            weaker = enforceable(constraint, self.vocabulary)
+            weaker = enforceable(constraint, self.vocabulary, deadline)
             if weaker == constraint:
                 raise
-            return weaker.start(self.vocabulary)
+            return start_by(deadline, weaker, self.vocabulary)
 
     def _refusal(
         self, error: RequestError, constraint: GrammarConstraint, parts: Sequence[tuple[str, GrammarConstraint]]

@@ -6,7 +6,7 @@ from typing import Any
 from specdec.constraints import Grammar, JsonObject, JsonSchema
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.grammar_constraint import GrammarConstraint
-from specdec.constraints.matcher import MOST_SECONDS, GrammarError, SlowGrammarError
+from specdec.constraints.matcher import LEAST_SECONDS, MOST_SECONDS, GrammarError, SlowGrammarError
 
 
 class LenientSchema(GrammarConstraint):
@@ -22,24 +22,27 @@ class LenientSchema(GrammarConstraint):
         super().__init__(schema_=schema, any_value=any_value)
 
     def start(self, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
+        deadline = time.monotonic() + (MOST_SECONDS if seconds is None else seconds)
         try:
             return super().start(vocabulary, seconds)
         except GrammarError:
-            return self.any_value.start(vocabulary, seconds)
+            return start_by(deadline, self.any_value, vocabulary)
 
     def grammar(self, vocabulary: Vocabulary) -> str:
         return self.schema_.grammar(vocabulary)
 
 
-def enforceable(constraint: GrammarConstraint, vocabulary: Vocabulary) -> GrammarConstraint:
+def enforceable(constraint: GrammarConstraint, vocabulary: Vocabulary, deadline: float) -> GrammarConstraint:
     """Return a constraint that the library has refused, with any value for each lenient part that it refuses alone.
+
+    Args:
+        deadline: a time of ``time.monotonic``.
 
     Raises:
         SlowGrammarError: if the parts together take too long to compile.
     """
     if not isinstance(constraint, Grammar):
         return constraint
-    deadline = time.monotonic() + MOST_SECONDS
     parts = {name: _enforceable_part(part, vocabulary, deadline) for name, part in constraint.parts}
     return Grammar(constraint.definition, parts=parts)
 
@@ -48,14 +51,26 @@ def _enforceable_part(part: GrammarConstraint, vocabulary: Vocabulary, deadline:
     if not isinstance(part, LenientSchema):
         return part
     try:
-        GrammarConstraint.start(part, vocabulary, max(0.0, deadline - time.monotonic()))
+        start_by(deadline, part, vocabulary)
     except GrammarError:
         return part.any_value
-    except SlowGrammarError:
-        raise SlowGrammarError(
-            f"the constraints take longer than {MOST_SECONDS:g} s to compile: simplify them"
-        ) from None
     return part
+
+
+def start_by(deadline: float, constraint: GrammarConstraint, vocabulary: Vocabulary) -> ConstraintState:
+    """Compile a constraint's grammar by a time of ``time.monotonic``.
+
+    Raises:
+        GrammarError: if the library refuses the grammar.
+        SlowGrammarError: if the time has passed.
+    """
+    left = deadline - time.monotonic()
+    try:
+        if left >= LEAST_SECONDS:
+            return GrammarConstraint.start(constraint, vocabulary, left)
+    except SlowGrammarError:  # which names the seconds that were left
+        pass
+    raise SlowGrammarError(f"the constraints take longer than {MOST_SECONDS:g} s to compile: simplify them")
 
 
 def any_value_of(schema: Any) -> GrammarConstraint:

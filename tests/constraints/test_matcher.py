@@ -28,7 +28,7 @@ from specdec.constraints import (
     matcher,
 )  # fmt: skip
 from specdec.constraints.cache import ConstraintCache
-from specdec.constraints.matcher import SlowGrammarError, _library_tokens
+from specdec.constraints.matcher import BusyError, SlowGrammarError, _library_tokens
 from specdec.constraints.refusals import place_of_refusal, refused_part
 from specdec.testing import check_constraint, toy_tokenizer
 from tests.support.byte_tokenizer import byte_ids, trained
@@ -344,7 +344,7 @@ def test_threads_may_abandon_compilations_at_the_same_time(monkeypatch: pytest.M
         start_one("b", 0.01)
         first.join()
         assert len(abandoned) == 2
-        with pytest.raises(RequestError, match="try again"):
+        with pytest.raises(BusyError, match="try again"):
             Regex("c").start(vocabulary)
     release.set()
     for thread in [*abandoned]:
@@ -354,21 +354,21 @@ def test_threads_may_abandon_compilations_at_the_same_time(monkeypatch: pytest.M
 
 
 def test_the_search_for_the_place_of_a_refusal_ends_in_time() -> None:
-    """With a clock of its own: each part may take what is left of the second, and no more."""
+    """With a clock of its own: each part may take what is left of the second, if it is enough to compile most."""
     limits = list[float]()
 
     def start(_: Any, seconds: float) -> None:
         limits.append(seconds)
-        clock[0] += 0.4
+        clock[0] += 0.3
 
     clock = [0.0]
     schema = {"anyOf": [{"minLength": number} for number in range(9)]}
     with patch("specdec.constraints.refusals.time.monotonic", lambda: clock[0]):
         assert place_of_refusal(schema, "reason", start) == "#"
-    assert limits == pytest.approx([1.0, 0.6, 0.2])
+    assert limits == pytest.approx([1.0, 0.7, 0.4])
 
 
-@pytest.mark.parametrize(("num_parts", "limits"), [(3, [2.0, 1.1, 0.2]), (128, [2.0, 1.1, 0.2])])
+@pytest.mark.parametrize(("num_parts", "limits"), [(2, [2.0, 1.05]), (128, [2.0, 1.05])])
 def test_the_search_for_a_refused_part_ends_in_time_however_many_parts_there_are(
     num_parts: int, limits: list[float]
 ) -> None:
@@ -377,7 +377,7 @@ def test_the_search_for_a_refused_part_ends_in_time_however_many_parts_there_are
     class Slow:
         def start(self, _: Vocabulary, seconds: float) -> Any:
             given.append(seconds)
-            clock[0] += 0.9
+            clock[0] += 0.95
 
     with patch("specdec.constraints.refusals.time.monotonic", lambda: clock[0]):
         assert refused_part([(str(number), Slow()) for number in range(num_parts)], vocabulary) is None
@@ -396,10 +396,11 @@ def test_a_part_that_the_search_has_no_time_for_is_not_blamed() -> None:
             if self.error is not None:
                 raise self.error
 
-    slow, wrong = Part(SlowGrammarError("slow")), Part(RequestError("wrong"))
-    vocabulary = Vocabulary(None, 1)
-    assert refused_part([("a", Part(None)), ("b", slow), ("c", wrong)], vocabulary) is None
-    assert started == ["None", "slow"]
+    wrong, vocabulary = Part(RequestError("wrong")), Vocabulary(None, 1)
+    for error in (SlowGrammarError("slow"), BusyError("busy")):
+        started.clear()
+        assert refused_part([("a", Part(None)), ("b", Part(error)), ("c", wrong)], vocabulary) is None
+        assert started == ["None", str(error)]
     found = refused_part([("a", Part(None)), ("c", wrong)], vocabulary)
     assert found is not None
     assert (found[0], str(found[1])) == ("c", "wrong")

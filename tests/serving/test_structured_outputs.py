@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -337,6 +337,51 @@ def test_few_compilations_wait_and_others_are_refused_until_they_end() -> None:
     assert faults[:18] == [None] * 18
     assert [fault.status for fault in faults[18:]] == [429, 429]
     assert all("Retry-After" in fault.headers for fault in faults[18:])
+
+
+def test_a_constraint_that_others_keep_from_compiling_may_be_sent_again() -> None:
+    tokenizer = chat_tokenizer("")
+    compiler, constraint = ConstraintCompiler(tokenizer, len(tokenizer)), Regex("a")
+    plan = AnswerPlan(constraint, [("guided_regex", constraint)])
+    threads = [Thread(target=RELEASED.wait, args=(60,)) for _ in range(2)]
+    RELEASED.clear()
+    for thread in threads:
+        thread.start()
+        compiler.vocabulary.once(matcher._library_tokens).abandoned[thread] = f"grammar {thread.name}"
+    with pytest.raises(ApiError, match="still being compiled") as caught:
+        asyncio.run(compiler.compiled(plan))
+    assert (caught.value.status, caught.value.param) == (429, None)
+    assert "Retry-After" in caught.value.headers
+    RELEASED.set()
+    for thread in threads:
+        thread.join()
+    assert asyncio.run(compiler.compiled(plan)) is not None
+    compiler.close()
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+def test_a_schema_that_is_not_strict_takes_no_longer_than_any_other(
+    has_rules: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock of its own: a refusal takes four seconds, and what is compiled after it has the rest of the ten."""
+    tokenizer, clock, limits = chat_tokenizer(""), [0.0], list[float]()
+    compile_grammar = matcher._compiled
+
+    def compiled(grammar: str, tokens: Any, seconds: float) -> Any:
+        limits.append(seconds)
+        clock[0] += 4.0
+        return compile_grammar(grammar, tokens, 60.0)
+
+    compiler = ConstraintCompiler(tokenizer, len(tokenizer))
+    constraint: Any = schema_constraint(UNSUPPORTED, False, "x")
+    if has_rules:
+        constraint = Grammar('start: "x" @a', parts={"a": constraint})
+    monkeypatch.setattr(matcher, "_compiled", compiled)
+    monkeypatch.setattr("specdec.serving.compilation.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("specdec.serving.lenient_schema.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert compiler._start(constraint).mask().any()
+    assert limits == [10.0, 6.0, 2.0][: 3 if has_rules else 2]
+    compiler.close()
 
 
 def test_a_request_whose_constraint_waits_past_its_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
