@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,25 @@ from safetensors.torch import load_file, save_file
 from specdec import Generator, demo
 from specdec.serving.options import ServerOptions
 from specdec.serving.process import prepared
-from tests.serving.serving import Served, serving
+from tests.serving.serving import serving
 from tests.support.built_in_model import built_in
 
 
-@pytest.fixture(name="served")
-def _served(tmp_path: Path) -> Iterator[Served]:
-    """A server that offers a head whose probabilities are NaN."""
+@pytest.fixture(name="broken")
+def _broken(tmp_path: Path) -> Path:
+    """The folder of a head whose probabilities are NaN."""
     shutil.copytree(demo.head_folder(), tmp_path, dirs_exist_ok=True)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["norm.weight"].fill_(float("nan"))
     save_file(tensors, tmp_path / "model.safetensors")
-    with serving(offered={"broken": f"eagle3:head={tmp_path}"}) as running:
-        yield running
+    return tmp_path
 
 
-def test_a_head_that_is_left_out_is_logged_with_its_request(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_head_that_is_left_out_is_logged_with_its_request(broken: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "specdec.serving")
     body: dict[str, Any] = {"model": "demo", "prompt": "# heapq", "max_tokens": 12, "temperature": 0}
-    answers = [served.post("/v1/completions", {**body, "proposer": name}).json() for name in ("broken", "off")]
+    with serving(offered={"broken": f"eagle3:head={broken}"}) as served:  # a request is logged after its answer
+        answers = [served.post("/v1/completions", {**body, "proposer": name}).json() for name in ("broken", "off")]
     assert answers[0]["choices"] == answers[1]["choices"]
     noted = [vars(record).get("notes") for record in caplog.records if vars(record).get("event") == "request"]
     assert noted[0][-1] == "drafting goes on without the head: its probabilities are not finite"

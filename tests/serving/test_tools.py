@@ -112,13 +112,14 @@ def test_calls_of_an_automatic_choice_are_valid(chatting: Served, request: pytes
 def test_a_stop_string_within_a_call_leaves_its_text_as_content(chatting: Served) -> None:
     client, named = chatting.openai(), {"type": "function", "function": {"name": "get_weather"}}
     options = {**ASKED, "tools": TOOLS, "tool_choice": named, "stop": ['"days"'], "seed": 1}
+    end = chatting.generator.tokenizer.get_vocab().get("<|end|>")  # of the analysis of gpt-oss
+    if end is not None:
+        options["logit_bias"] = {str(end): 20}
     whole = client.chat.completions.create(**options).choices[0]
     streamed, content = "", whole.message.content or ""
     for part in client.chat.completions.create(**options, stream=True):
         assert not part.choices[0].delta.tool_calls
         streamed += part.choices[0].delta.content or ""
-    if whole.finish_reason == "length":  # the analysis of gpt-oss
-        return
     assert (whole.finish_reason, whole.message.tool_calls) == ("stop", None)
     assert '{"city": ' in content
     assert "get_weather" in content
