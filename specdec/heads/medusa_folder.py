@@ -150,7 +150,7 @@ def _outputs(folder: Path, parts: _Parts, target_ids: torch.Tensor, target: Targ
     if parts.outputs:
         found = [parts.outputs[head] for head in range(parts.num_heads)]
     else:
-        found = [target.output() if parts.shared is None else parts.shared]
+        found = [target.output()[target_ids.to(target.embeddings.device)] if parts.shared is None else parts.shared]
     for output in found:
         if output.dim() != 2 or output.shape[1] != hidden or len(output) not in (len(target_ids), vocab):
             raise ModelError(

@@ -76,6 +76,9 @@ LAYOUTS = {
     "blocks alone with a map": Layout(
         OFFICIAL, blocks() | {"token_map": KEPT}, [target().output()[KEPT]] * HEADS, KEPT
     ),
+    "blocks alone with a map of the whole vocabulary": Layout(
+        OFFICIAL, blocks() | {"token_map": EVERY.flip(0)}, [target().output().flip(0)] * HEADS, EVERY.flip(0)
+    ),
 }
 
 

@@ -248,8 +248,11 @@ def test_a_context_and_the_prefix_cache_keep_the_heads_state(built_in: tuple[Any
 def test_rules_that_read_q_take_its_drafts(built_in: tuple[Any, Any], prompts: list[list[int]], rule: str) -> None:
     head = Eagle3Proposer(head=demo.head_folder())
     generator = Generator(*built_in, proposer=head, verifier=rule)
-    greedy = generator.generate(prompts[0], max_new_tokens=NUM_TOKENS)
-    assert list(greedy.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
+    whole = [prompts[0], prompts[1], prompts[1][9:]]  # two have more than one chunk
+    for prompt, greedy in zip(whole, generator.generate(whole, max_new_tokens=NUM_TOKENS), strict=True):
+        assert list(greedy.token_ids) == decode_model(built_in[0], prompt, NUM_TOKENS, None)
+    sampled = generator.generate(whole[1:], max_new_tokens=4, temperature=1.0, seed=3)
+    assert [result.finish_reason for result in sampled] == ["length"] * 2
     twice = [generator.generate(prompts[0], max_new_tokens=8, temperature=1.0, seed=3) for _ in range(2)]
     assert twice[0].token_ids == twice[1].token_ids
     steps = trees_of(generator, prompts[:2], NUM_TOKENS, temperature=1.0, seed=3)

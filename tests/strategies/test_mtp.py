@@ -93,6 +93,18 @@ def test_pairs_cached_in_parts_are_those_cached_at_once(checkpoints: Callable[[s
         torch.testing.assert_close(torch.cat(parts, 2), every, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+def test_rules_that_read_q_take_chosen_drafts(checkpoints: Callable[[str], Checkpoint], rule: str) -> None:
+    _, model, _ = checkpoints("mimo")
+    with Generator(model, proposer=MtpProposer(), verifier=rule) as generator:
+        for prompt, greedy in zip(PROMPTS, generator.generate(PROMPTS, max_new_tokens=8), strict=True):
+            assert list(greedy.token_ids) == decode_model(model, prompt, 8, None, eos=())
+        drafts = drafts_of(generator, PROMPTS, 8, temperature=1.0, seed=SEED)
+        sampled = [tree for _, _, tree in drafts if len(tree) > 1]
+    assert sampled
+    assert not [tree for tree in sampled if tree.has_sampled_draws]
+
+
 @pytest.mark.parametrize(("family", "is_merged"), [(DRAFTED[0], True), *((family, False) for family in DRAFTED)])
 def test_text_is_plain_decodings_in_a_ragged_batch(
     checkpoints: Callable[[str], Checkpoint], family: str, is_merged: bool

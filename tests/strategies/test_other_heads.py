@@ -60,11 +60,11 @@ def test_text_is_plain_decodings_in_a_ragged_batch(built_in: tuple[Any, Any], na
     generator.close()
 
 
-def steps_of(generator: Generator, num_tokens: int) -> list[tuple[list[int], DraftTree, int]]:
+def steps_of(generator: Generator, num_tokens: int, **settings: Any) -> list[tuple[list[int], DraftTree, int]]:
     """Each step of a batch of the prompts: the text before it, its draft, and how many tokens are still to come."""
     found = []
     with generator.open_batch() as batch:
-        handles = batch.add([list(prompt) for prompt in prompts()], max_new_tokens=num_tokens)
+        handles = batch.add([list(prompt) for prompt in prompts()], max_new_tokens=num_tokens, **settings)
         texts = {id(handle): list(prompt) for handle, prompt in zip(handles, prompts(), strict=True)}
         ends = {key: len(text) + num_tokens for key, text in texts.items()}
         while (record := batch.advance()) is not None:
@@ -248,6 +248,19 @@ def test_heads_of_nan_are_left_out_with_a_note(built_in: tuple[Any, Any], tmp_pa
     assert list(result.token_ids) == plain_text(prompts()[2], None)
     assert [note for note in result.notes if "drafting goes on without" in note and "finite" in note]
     generator.close()
+
+
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+@pytest.mark.parametrize(("name", "draws"), [("eagle", True), ("medusa", False)])
+def test_under_rules_that_read_q_eagle_draws_and_medusa_chooses(
+    built_in: tuple[Any, Any], name: str, draws: bool, rule: str
+) -> None:
+    with Generator(*built_in, proposer=proposer(name, num_nodes=8), verifier=rule) as generator:
+        greedy = generator.generate(list(prompts()[0]), max_new_tokens=NUM_TOKENS)
+        assert list(greedy.token_ids) == plain_text(prompts()[0], None)
+        sampled = [tree for _, tree, _ in steps_of(generator, 6, temperature=1.0, seed=3) if len(tree) > 1]
+        assert sampled
+        assert all(tree.has_sampled_draws == draws for tree in sampled)
 
 
 def test_a_merge_of_both_keeps_the_laws_of_proposers(built_in: tuple[Any, Any]) -> None:

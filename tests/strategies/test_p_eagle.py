@@ -127,6 +127,17 @@ def test_text_is_plain_decodings_in_a_ragged_batch(model: Any, folder: Path, is_
         assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+def test_rules_that_read_q_take_chosen_drafts(model: Any, folder: Path, rule: str) -> None:
+    with Generator(model, proposer=PEagleProposer(head=folder, num_nodes=8, depth=3), verifier=rule) as generator:
+        for prompt, greedy in zip(PROMPTS, generator.generate(PROMPTS, max_new_tokens=8), strict=True):
+            assert list(greedy.token_ids) == decode_model(model, prompt, 8, None, eos=())
+        drafts = drafts_of(generator, PROMPTS, 8, temperature=1.0, seed=SEED)
+        sampled = [tree for _, _, tree in drafts if len(tree) > 1]
+    assert sampled
+    assert not [tree for tree in sampled if tree.has_sampled_draws]
+
+
 @torch.no_grad()
 def test_a_pass_of_a_ragged_batch_is_the_references(model: Any, folder: Path) -> None:
     """Of several pairs each, after cached ones; the first request's mask pairs lie beyond the 128th slot."""

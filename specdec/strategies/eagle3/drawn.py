@@ -27,7 +27,7 @@ class DrawnDraft:
         depth: maximum number of tokens on a path.
         num_nodes: maximum number of nodes.
         num_children: maximum number of candidates after a node.
-        least: log-probability; less probable paths aren't continued, and get no chosen candidates.
+        least: log-probability; less probable paths aren't continued, and no chosen candidate is less probable.
 
     Attributes:
         tree: the candidates so far, with the q of those that were drawn.
@@ -85,6 +85,7 @@ class DrawnDraft:
             self._log_probs[child] = above + math.log(float(law[token]))
         return children
 
+    @torch.inference_mode(False)  # a caller's processor may change tensors that it keeps while it verifies
     def _law(self, path: Sequence[int], tokens: np.ndarray, log_probs: np.ndarray) -> torch.Tensor | None:
         """Return the head's distribution over the target's vocabulary, ``(vocab,)``, with the request's settings.
 
@@ -140,6 +141,7 @@ class DrawingEngine(Eagle3Engine):
     Its runner returns the whole draft vocabulary. In merges, candidates are chosen.
     """
 
+    @torch.inference_mode()
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         own, options = own_drafters(drafters), self._options
         if depths := self._depths(own, budgets):
