@@ -17,6 +17,7 @@ from specdec.errors import ModelError
 MISUNDERSTOOD = ValidationError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
 # Files of tensors, by pattern; those of the first pattern that has any are read.
 FILES = "*.safetensors", "pytorch_model*.bin"
+_MOST_NAMES = 3  # in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str
             raise ModelError(
                 f"{file} is damaged or no file of tensors ({error}): copy the head's folder again"
             ) from error
-        except Exception as error:  # whatever a malicious pickle brings up
-            raise ModelError(f"{file} holds something other than tensors ({error}): {remedy}") from error
+        except Exception as error:  # whatever a malicious pickle brings up; torch advises to load it unsafely
+            raise ModelError(f"{file} holds something other than tensors: {remedy}") from error
         if not isinstance(loaded, dict) or not all(
             isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
         ):
@@ -114,6 +115,12 @@ def check_target(folder: Path, vocab_size: int, hidden_size: int, target: Target
         raise ModelError(f"the head in {folder} was trained for another model, of {', '.join(differs)}: {remedy}")
 
 
+def first_of(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
 def load_tensors(
     folder: Path,
     module: torch.nn.Module,
@@ -131,13 +138,14 @@ def load_tensors(
     extra = sorted(tensors.keys() - expected.keys())
     if missing or extra:
         raise ModelError(
-            f"the head in {folder} lacks {missing or 'nothing'} and has unknown tensors {extra or 'none'}: {remedy}"
+            f"the head in {folder} lacks {first_of(missing) or 'nothing'}; unknown tensors: "
+            f"{first_of(extra) or 'none'}; {remedy}"
         )
-    wrong = ", ".join(
+    wrong = [
         f"{name} {tuple(tensors[name].shape)} (needed: {tuple(each.shape)})"
         for name, each in expected.items()
         if name in tensors and tensors[name].shape != each.shape
-    )
+    ]
     if wrong:
-        raise ModelError(f"the head in {folder} has tensors of other shapes: {wrong}: {remedy}")
+        raise ModelError(f"the head in {folder} has tensors of other shapes: {first_of(wrong)}: {remedy}")
     module.load_state_dict(dict(tensors), strict=False)

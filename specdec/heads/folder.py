@@ -34,7 +34,7 @@ _REMEDIES = {
 _REMEDY = _REMEDIES["eagle3"]
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
 # The strategies that read these kinds.
-_READ_KINDS = {"eagle3": ("an EAGLE-3", "eagle3"), "peagle": ("a P-EAGLE", "p_eagle")}
+_READ_KINDS = {"eagle": ("an EAGLE", "eagle"), "eagle3": ("an EAGLE-3", "eagle3"), "peagle": ("a P-EAGLE", "p_eagle")}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -61,7 +61,7 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) ->
     files = read_tensors(folder, FILES, remedy)
     tensors = {_official_name(name): tensor for name, tensor in files.items()}
     try:
-        _check_kind(folder, settings, kind)
+        _check_kind(folder, settings, tensors, kind)
         config = _config_of(settings, tensors)
         _check_target(folder, config, tensors, target, remedy)
         head = _empty_head(config, tensors.pop("embed_tokens.weight", None), target, dtype)
@@ -110,8 +110,15 @@ def write_head(
     (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
 
 
-def _check_kind(folder: Path, settings: dict[str, Any], needed: str) -> None:
-    kind = settings.get("speculators_model_type", "eagle3")
+def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the kind of a head in ``speculators``' words; only EAGLE's first heads have no norm before attention."""
+    has_norms = "midlayer.hidden_norm.weight" in tensors or "midlayer.input_layernorm.weight" in tensors
+    default = "eagle3" if has_norms or "fc.weight" not in tensors else "eagle"
+    return str(settings.get("speculators_model_type", default))
+
+
+def _check_kind(folder: Path, settings: dict[str, Any], tensors: Mapping[str, torch.Tensor], needed: str) -> None:
+    kind = _kind_of(settings, tensors)
     if kind != needed:
         found, strategy = _READ_KINDS.get(kind, (_OTHER_KINDS.get(kind, f"a {kind}"), ""))
         does = f"{strategy}:head=FOLDER reads" if strategy else "specdec doesn't read"

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from specdec.errors import ModelError
-from specdec.heads.files import TargetWeights, check_target, read_tensors
+from specdec.heads.files import TargetWeights, check_target, first_of, read_tensors
 from specdec.heads.medusa import MedusaWeights, ResBlock
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
@@ -111,8 +111,8 @@ def _check_names(folder: Path, parts: _Parts) -> None:
     extra = [f"{head}.{len(blocks)}.weight" for head in parts.outputs if head not in heads] + parts.unknown
     if missing or extra:
         raise ModelError(
-            f"the Medusa heads in {folder} lack {missing or 'nothing'} and have unknown tensors {extra or 'none'}: "
-            f"{_REMEDY}"
+            f"the Medusa heads in {folder} lack {first_of(missing) or 'nothing'}; unknown tensors: "
+            f"{first_of(extra) or 'none'}; {_REMEDY}"
         )
 
 
@@ -127,7 +127,7 @@ def _check_blocks(folder: Path, parts: _Parts, target: TargetWeights) -> None:
         if tensor.dim() != (1 if kind == "bias" else 2)
     ]
     if wrong:
-        raise ModelError(f"the Medusa heads in {folder} have tensors of other shapes, {wrong}: {_REMEDY}")
+        raise ModelError(f"the Medusa heads in {folder} have tensors of other shapes: {first_of(wrong)}: {_REMEDY}")
 
 
 def _target_ids(folder: Path, parts: _Parts, target: TargetWeights) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from specdec.errors import ModelError, in_one_line
+from specdec.heads.files import first_of
 from specdec.heads.mtp import MtpHead, MtpParts
 
 _FAMILIES = "DeepSeek-V3, GLM-4.5, Qwen3-Next, Qwen3.5 and MiMo"
@@ -204,7 +205,7 @@ def _assembled(
     )
     wrong = sorted({*report["missing_keys"], *report["unexpected_keys"]})
     if wrong:
-        raise ValueError(f"missing or unknown tensors: {', '.join(wrong)}")
+        raise ValueError(f"missing or unknown tensors: {first_of(wrong)}")
     decoder = loaded.eval().requires_grad_(False).to(embeddings.device).get_decoder()
     norms = _with_weight(decoder.norm, embedding_norm), _with_weight(decoder.norm, hidden_norm)
     where: dict[str, Any] = {"device": embeddings.device, "dtype": dtype}

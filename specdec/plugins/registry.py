@@ -239,6 +239,10 @@ def _configured(cls: type[Configured], kind: str, given: str) -> Configured:
     except ValidationError as error:
         with suppress(ValidationError):  # a text option may look like a number
             return cls.model_validate_strings(values)
+        missing = [option for option, field in cls.model_fields.items() if field.is_required() and option not in values]
+        if missing:  # other faults are reported once it is given
+            what = cls.model_fields[missing[0]].description or "an option without a default"
+            raise PluginError(f"{kind[:-1]} {name!r} needs {missing[0]} ({what}): give {name}:{missing[0]}=…") from None
         raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
 
 

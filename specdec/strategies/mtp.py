@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.errors import ModelError
 from specdec.heads.mtp_checkpoint import read_mtp
 from specdec.heads.mtp_runner import MtpRunner
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+from specdec.strategies.trained_heads import notes_on_target, shared_weights
 
 
 class MtpProposer(Proposer):
@@ -65,14 +65,11 @@ class MtpProposer(Proposer):
     min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path")
 
     def bind(self, host: Host) -> Engine:
-        if host.num_layers is None:
-            raise ModelError(
-                "multi-token-prediction modules read hidden states, and the target's layers are unknown here: use "
-                "another strategy, or a transformers or OpenVINO model"
-            )
-        embeddings = host.embeddings()
+        embeddings = shared_weights(host, "multi-token-prediction modules read").embeddings
         lm_head = host.output_rows(range(min(host.vocab_size, len(embeddings))))
         head = read_mtp(host.model, embeddings, lm_head, embeddings.dtype)
         top_k = self.top_k if host.takes_trees else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
-        return Eagle3Engine(options, MtpRunner(head, top_k), (-1,), learns=host.is_keyed, name="mtp")
+        engine = Eagle3Engine(options, MtpRunner(head, top_k), (-1,), learns=host.is_keyed, name="mtp")
+        engine.notes = notes_on_target(host.model)
+        return engine

@@ -63,8 +63,8 @@ class PEagleProposer(Eagle3Proposer):
     (['src', 'src', ',', ','], [-1, 0, 1, 2])
     >>> generator.close()
 
-    In the first step it has read no hidden states, and drafts nothing. A draft costs one pass by torch, whatever its
-    depth. Memory: keys and values of the head's layers for each request.
+    In the first step it has read no hidden states, and drafts nothing. Candidates are chosen under every acceptance
+    rule, so they have no q. A draft costs one pass by torch, whatever its depth. Memory: keys and values of the head's layers for each request.
     """
 
     name: ClassVar[str] = "p_eagle"
@@ -103,8 +103,8 @@ class PEagleEngine(Eagle3Engine):
         noise = self._joined_noise([drafter.request for drafter in ready])
         caches = [drafter.cache for drafter in ready]
         found, *_ = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1)
-        levels = zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True)
-        return [_candidates(Levels(*each), num_nodes) for each in levels]
+        levels = zip(found.tokens.tolist(), found.log_probs.tolist(), depths.values(), strict=True)
+        return [_candidates(Levels(tokens, log_probs), num_nodes, depth) for tokens, log_probs, depth in levels]
 
     def _joined_noise(self, requests: Sequence[Request]) -> Noise | None:
         """Return the noise of all drafted positions; None if no request has any."""
@@ -113,11 +113,11 @@ class PEagleEngine(Eagle3Engine):
         return Noise(known[0].scale, torch.cat([noise.noise for noise in known], 1)) if known else None
 
 
-def _candidates(levels: Levels, num_nodes: int) -> Candidates:
-    """Return the ``num_nodes`` most probable paths as a tree; one that isn't finite if a probability isn't."""
+def _candidates(levels: Levels, num_nodes: int, depth: int) -> Candidates:
+    """Return the ``num_nodes`` most probable paths of at most ``depth`` tokens as a tree; not finite if they aren't."""
     if not levels.is_finite:
         return Candidates([0], [-1], [math.nan])
-    tree = levels.tree(0, num_nodes, len(levels.tokens), -math.inf, frozenset())
+    tree = levels.tree(0, num_nodes, depth, -math.inf, frozenset())
     log_probs = [0.0]
     for node in range(1, len(tree)):
         own = math.log(max(tree.probs[node], math.ulp(0.0)))

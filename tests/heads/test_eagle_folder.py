@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from specdec import ModelError
 from specdec.heads.eagle_folder import read_eagle_head
 from specdec.heads.files import TargetWeights
+from specdec.heads.folder import read_head, read_p_eagle_head
 from tests.support.malicious import Malicious
 from tests.support.random_heads import random_eagle_head
 
@@ -73,10 +74,10 @@ Change = Callable[[Settings, Tensors], object]
 WRONG: dict[str, tuple[Change, str]] = {
     "vocabulary": (lambda settings, _: settings.update(vocab_size=50), r"vocabulary 50 \(the target has 41\)"),
     "layers": (lambda settings, _: settings.update(num_hidden_layers=2), "has 2 layers"),
-    "tensors": (lambda _, tensors: tensors.pop("layers.0.self_attn.o_proj.weight"), r"lacks \['midlayer.self_attn.o"),
+    "tensors": (lambda _, tensors: tensors.pop("layers.0.self_attn.o_proj.weight"), "lacks midlayer.self_attn.o_proj"),
     "norm": (
         lambda _, tensors: tensors.update({"layers.0.input_layernorm.weight": torch.ones(12)}),
-        r"unknown tensors \['midlayer.input_layernorm.weight'\]",
+        "unknown tensors: midlayer.input_layernorm.weight;",
     ),
     "EAGLE-3": (
         lambda _, tensors: tensors.update({"midlayer.hidden_norm.weight": torch.ones(12)}),
@@ -112,9 +113,24 @@ def test_another_targets_head_is_refused(tmp_path: Path) -> None:
         read_eagle_head(tmp_path, target(hidden=24), torch.float32)
 
 
+def test_readers_of_other_kinds_name_the_strategy(tmp_path: Path) -> None:
+    write(tmp_path, *published(0))
+    for read in (read_head, read_p_eagle_head):
+        with pytest.raises(ModelError, match="holds an EAGLE head, which eagle:head=FOLDER reads"):
+            read(tmp_path, target(), torch.float32)
+
+
+def test_only_the_first_tensors_are_named(tmp_path: Path) -> None:
+    settings, tensors = published(0)
+    write(tmp_path, settings, tensors | {f"other.{index}": torch.ones(1) for index in range(5)})
+    with pytest.raises(ModelError, match=r"unknown tensors: other.0, other.1, other.2 and 2 more; give"):
+        read_eagle_head(tmp_path, target(), torch.float32)
+
+
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious(tmp_path / "executed")))
-    with pytest.raises(ModelError, match=r"something other than tensors|damaged"):
+    with pytest.raises(ModelError, match=r"something other than tensors|damaged") as refused:
         read_eagle_head(tmp_path, target(), torch.float32)
+    assert "weights_only" not in str(refused.value)
     assert not (tmp_path / "executed").exists()

@@ -218,7 +218,7 @@ def _absolute_ids(folder: Path) -> None:
         (_truncate_bin, "is damaged|something other than tensors"),
         (lambda folder: (folder / "config.json").unlink(), "no readable config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor pytorch_model.bin"),
-        (_drop("midlayer.hidden_norm.weight"), r"lacks \['midlayer.hidden_norm.weight'\]"),
+        (_drop("midlayer.hidden_norm.weight"), "lacks midlayer.hidden_norm.weight; unknown tensors: none; give"),
         (_drop("fc.weight"), "incomplete or unknown configuration"),
         (_drop("d2t"), "lacks"),
         (_absolute_ids, "d2t are offsets"),

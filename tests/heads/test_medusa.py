@@ -121,12 +121,12 @@ def without(*names: str) -> Callable[[Tensors], Tensors]:
 
 
 WRONG: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
-    "a head that is missing": (without("1.0.linear.weight", "1.0.linear.bias"), r"lack \['1.0.linear.weight'\]"),
-    "a weight that is missing": (without("1.0.linear.weight"), r"lack \['1.0.linear.weight'\]"),
-    "an output that is missing": (without("1.1.weight"), r"lack \['1.1.weight'\]"),
-    "an output too many": (lambda tensors: tensors | {"3.1.weight": OWN[0]}, r"unknown tensors \['3.1.weight'\]"),
-    "an unknown tensor": (lambda tensors: tensors | {"norm.weight": OWN[0]}, r"unknown tensors \['norm.weight'\]"),
-    "nothing of Medusa's": (lambda _: {"fc.weight": OWN[0]}, r"lack \['0.0.linear.weight'\].*'fc.weight'"),
+    "a head that is missing": (without("1.0.linear.weight", "1.0.linear.bias"), "lack 1.0.linear.weight;"),
+    "a weight that is missing": (without("1.0.linear.weight"), "lack 1.0.linear.weight;"),
+    "an output that is missing": (without("1.1.weight"), "lack 1.1.weight;"),
+    "an output too many": (lambda tensors: tensors | {"3.1.weight": OWN[0]}, "unknown tensors: 3.1.weight;"),
+    "an unknown tensor": (lambda tensors: tensors | {"norm.weight": OWN[0]}, "unknown tensors: norm.weight;"),
+    "nothing of Medusa's": (lambda _: {"fc.weight": OWN[0]}, "lack 0.0.linear.weight; unknown tensors: fc.weight;"),
     "another hidden size": (
         lambda _: random_blocks(2, 1, 8, torch.Generator()),
         r"hidden size 8 \(the target has 12\)",

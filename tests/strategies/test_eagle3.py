@@ -249,8 +249,8 @@ def test_rules_that_read_q_take_its_drafts(built_in: tuple[Any, Any], prompts: l
     head = Eagle3Proposer(head=demo.head_folder())
     generator = Generator(*built_in, proposer=head, verifier=rule)
     whole = [prompts[0], prompts[1], prompts[1][9:]]  # two have more than one chunk
-    for prompt, greedy in zip(whole, generator.generate(whole, max_new_tokens=NUM_TOKENS), strict=True):
-        assert list(greedy.token_ids) == decode_model(built_in[0], prompt, NUM_TOKENS, None)
+    for prompt, greedy in zip(whole, generator.generate(whole, max_new_tokens=9), strict=True):
+        assert list(greedy.token_ids) == decode_model(built_in[0], prompt, 9, None)
     sampled = generator.generate(whole[1:], max_new_tokens=4, temperature=1.0, seed=3)
     assert [result.finish_reason for result in sampled] == ["length"] * 2
     twice = [generator.generate(prompts[0], max_new_tokens=8, temperature=1.0, seed=3) for _ in range(2)]
@@ -290,7 +290,7 @@ def test_a_head_of_nan_is_left_out_with_a_note(
 def test_a_note_says_that_an_adapter_lowers_acceptance(
     built_in: tuple[Any, Any], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
-    monkeypatch.setattr("specdec.strategies.eagle3.proposer.alterations_of", lambda _: ["an adapter"])
+    monkeypatch.setattr("specdec.strategies.trained_heads.alterations_of", lambda _: ["an adapter"])
     with Generator(*built_in, proposer=f"{strategy}:head={demo.head_folder()}") as generator:
         result = generator.generate(prompts[0], max_new_tokens=4)
     assert [note for note in result.notes if note.startswith("the model has an adapter: a head") and "less" in note]

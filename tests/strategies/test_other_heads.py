@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec import Budget, DraftTree, Generator, ModelError, Proposer, ToyModel
+from specdec import Budget, DraftTree, Generator, ModelError, PluginError, Proposer, ToyModel
 from specdec.decoding.request_state import TokenView
 from specdec.heads.base import Noise
 from specdec.heads.medusa import MedusaRunner, MedusaWeights, Predictions, ResBlock
@@ -289,3 +289,15 @@ def test_unsuitable_targets_and_folders_are_refused_before_anything_is_decoded(
         Generator(ToyModel.random(), proposer=proposer(name))
     with pytest.raises(ModelError, match=r"heads? that (was|were) trained"):
         Generator(*built_in, proposer=f"auto+{name}:head={tmp_path}")
+    with pytest.raises(PluginError, match=f"needs head .folder of the heads?.: give {name}:head="):
+        Generator(*built_in, proposer=f"auto+{name}")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_note_says_that_quantised_weights_lower_acceptance(
+    built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("specdec.strategies.trained_heads.alterations_of", lambda _: ["quantised weights"])
+    with Generator(*built_in, proposer=proposer(name)) as generator:
+        result = generator.generate(list(prompts()[0]), max_new_tokens=2)
+    assert [note for note in result.notes if note.startswith("the model has quantised weights: a head")]

@@ -27,7 +27,8 @@ class DrawnDraft:
         depth: maximum number of tokens on a path.
         num_nodes: maximum number of nodes.
         num_children: maximum number of candidates after a node.
-        least: log-probability; less probable paths aren't continued, and no chosen candidate is less probable.
+        least: log-probability; less probable paths aren't continued. At most as many candidates are chosen after a node as
+            have paths of at least this probability.
 
     Attributes:
         tree: the candidates so far, with the q of those that were drawn.

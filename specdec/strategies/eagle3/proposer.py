@@ -17,10 +17,10 @@ from specdec.heads.folder import read_head
 from specdec.heads.made_here import head_of
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
-from specdec.models.altered import alterations_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.eagle3.drawn import DrawingEngine
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+from specdec.strategies.trained_heads import check_ids, notes_on_target, shared_weights
 
 
 class Eagle3Proposer(Proposer):
@@ -72,25 +72,13 @@ class Eagle3Proposer(Proposer):
             raise ModelError(
                 "no head was trained for this model on this machine: give head=FOLDER, or run `specdec train head`"
             )
-        if host.num_layers is None:
-            raise ModelError(
-                f"the head in {folder} reads hidden states, and the target's layers are unknown here: use another "
-                "strategy, or a transformers or OpenVINO model"
-            )
-        embeddings = host.embeddings()
-        weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
-        head = self._read(folder, weights, dtype_of(self.dtype, embeddings))
-        if int(head.target_ids.max()) >= host.vocab_size:
-            raise ModelError(
-                f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
-                "of a head that was trained for this model"
-            )
-        engine = self._engine(host, head, head.config.target_layers(host.num_layers))
-        if self.head is not None and (alterations := alterations_of(host.model)):
-            engine.notes = (
-                f"the model has {' and '.join(alterations)}: a head that was trained for the model without is accepted "
-                "less often",
-            )
+        weights = shared_weights(host, f"the head in {folder} reads")
+        head = self._read(folder, weights, dtype_of(self.dtype, weights.embeddings))
+        remedy = "give the folder of a head that was trained for this model"
+        check_ids(head.target_ids, host, f"the head in {folder} drafts", remedy)
+        engine = self._engine(host, head, head.config.target_layers(weights.num_layers))
+        if self.head is not None:  # those made here were trained for this very model
+            engine.notes = notes_on_target(host.model)
         return engine
 
     def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:

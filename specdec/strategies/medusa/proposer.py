@@ -8,13 +8,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.errors import ModelError
-from specdec.heads.files import TargetWeights
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
+from specdec.strategies.trained_heads import check_ids, notes_on_target, shared_weights
 
 
 class MedusaProposer(Proposer):
@@ -62,18 +61,11 @@ class MedusaProposer(Proposer):
 
     def bind(self, host: Host) -> Engine:
         folder = self.head.expanduser()
-        if host.num_layers is None:
-            raise ModelError(
-                f"the Medusa heads in {folder} read hidden states, and the target's layers are unknown here: use "
-                "another strategy, or a transformers or OpenVINO model"
-            )
-        embeddings = host.embeddings()
-        weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
-        heads = read_medusa_heads(folder, weights, dtype_of(self.dtype, embeddings))
-        if int(heads.target_ids.max()) >= host.vocab_size:
-            raise ModelError(
-                f"the Medusa heads in {folder} draft ids beyond the target's vocabulary of {host.vocab_size}: give the "
-                "folder of heads that were trained for this model"
-            )
+        weights = shared_weights(host, f"the Medusa heads in {folder} read")
+        heads = read_medusa_heads(folder, weights, dtype_of(self.dtype, weights.embeddings))
+        remedy = "give the folder of heads that were trained for this model"
+        check_ids(heads.target_ids, host, f"the Medusa heads in {folder} draft", remedy)
         options = MedusaOptions(self.num_nodes, self.min_probability)
-        return MedusaEngine(options, MedusaRunner(heads, self.top_k), host.num_layers, learns=host.is_keyed)
+        engine = MedusaEngine(options, MedusaRunner(heads, self.top_k), weights.num_layers, learns=host.is_keyed)
+        engine.notes = notes_on_target(host.model)
+        return engine

@@ -1,0 +1,52 @@
+"""What all trained heads take from the target that they are bound to, and what they refuse."""
+
+import torch
+
+from specdec.errors import ModelError
+from specdec.heads.files import TargetWeights
+from specdec.models.altered import alterations_of
+from specdec.strategies.base import Host
+
+
+def shared_weights(host: Host, reader: str) -> TargetWeights:
+    """Return the weights that a head shares with its target.
+
+    Args:
+        reader: the subject and verb of the error, such as "the head in FOLDER reads".
+
+    Raises:
+        ModelError: the target's layers are unknown.
+    """
+    if host.num_layers is None:
+        raise ModelError(
+            f"{reader} hidden states, and the target's layers are unknown here: use another strategy, or a "
+            "transformers or OpenVINO model"
+        )
+    embeddings = host.embeddings()
+    return TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
+
+
+def check_ids(target_ids: torch.Tensor, host: Host, drafter: str, remedy: str) -> None:
+    """Refuse a head that drafts ids beyond the target's vocabulary.
+
+    Args:
+        target_ids: (draft vocab,) the target's id of each draft id.
+        drafter: the subject and verb of the error, such as "the head in FOLDER drafts".
+        remedy: of the error.
+
+    Raises:
+        ModelError: an id is beyond it.
+    """
+    if int(target_ids.max()) >= host.vocab_size:
+        raise ModelError(f"{drafter} ids beyond the target's vocabulary of {host.vocab_size}: {remedy}")
+
+
+def notes_on_target(model: object) -> tuple[str, ...]:
+    """Return the note on a target whose hidden states are altered, if they are."""
+    alterations = alterations_of(model)
+    if not alterations:
+        return ()
+    return (
+        f"the model has {' and '.join(alterations)}: a head that was trained for the model without is accepted less "
+        "often",
+    )
