@@ -323,6 +323,12 @@ MUTATIONS = (
         (HEADS,),
     ),
     Mutation(
+        "drafts drawn outside of inference mode",
+        "specdec/strategies/eagle3/drawn.py",
+        (("    @torch.inference_mode()\n    def propose_many", "    def propose_many"),),
+        ("tests/strategies/test_eagle3.py::test_rules_that_read_q_take_its_drafts",),
+    ),
+    Mutation(
         "hidden states of the layers before a head's",
         "specdec/strategies/eagle3/engine.py",
         (("Hidden(tuple(layers))", "Hidden(tuple(layer - 1 for layer in layers))"),),
@@ -354,8 +360,8 @@ MUTATIONS = (
     ),
     Mutation(
         "Medusa's noise of the positions before",
-        "specdec/strategies/medusa/engine.py",
-        (("noise.at(depth) for depth", "noise.at(depth - 1) for depth"),),
+        "specdec/strategies/eagle3/candidates.py",
+        (("self.at(num_drafted)) is not None", "self.at(num_drafted - 1)) is not None"),),
         (f"{OTHER_HEADS}::test_noise_is_that_of_the_positions_which_the_heads_predict",),
     ),
     Mutation(
@@ -367,7 +373,7 @@ MUTATIONS = (
     Mutation(
         "Medusa's reduced vocabulary as the target's ids",
         "specdec/heads/medusa.py",
-        (("self._target_ids[drafted.astype(np.int64)]", "drafted.astype(np.int64)"),),
+        (("self._target_ids[draft_ids]", "draft_ids"),),
         ("tests/heads/test_medusa.py",),
     ),
     Mutation(

@@ -36,7 +36,8 @@ from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Feedback, HiddenAnswers, Nodes, Request
-from specdec.strategies.eagle3.engine import Eagle3Drafter, Eagle3Engine, TreeOptions
+from specdec.strategies.eagle3.drafter import Eagle3Drafter
+from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 

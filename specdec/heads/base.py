@@ -18,7 +18,7 @@ class Noise(NamedTuple):
 
     Attributes:
         scale: (requests, 1, 1), in float32.
-        noise: (requests, 1, draft vocab), in float32.
+        noise: (requests, 1 or m, draft vocab), in float32; m wanted pairs, or heads, with noise of their own.
     """
 
     scale: torch.Tensor

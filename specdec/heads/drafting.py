@@ -1,8 +1,7 @@
-"""Drafting with a head over pairs: caches of target-fed pairs, and EAGLE-2's dynamic trees (arXiv 2406.16858).
+"""Drafting with a head over pairs: EAGLE-2's dynamic trees (arXiv 2406.16858).
 
-A cache holds the keys and values of pairs that were fed with the target's states, and of nothing else. What a tree
-appends lies after them and is overwritten, so a rejected branch needs no rollback. Requests of any lengths run in one
-pass. Trees are built on the host, which has each level's candidates after its pass.
+What a tree appends lies after a cache's pairs and is overwritten, so a rejected branch needs no rollback. Requests of
+any lengths run in one pass. Trees are built on the host, which has each level's candidates after its pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,69 +11,14 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec.heads.base import Continuations, DraftHead, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.pair_cache import PairCache, zeros_like
 
 # The noise of the position after a number of drafted tokens.
 NoiseAt = Callable[[int], Noise | None]
 # The children of fed nodes: called with what a pass returned and the nodes' candidates, (requests, nodes), -1 for the
 # root; returns tokens and log-probabilities, (requests, nodes, children).
 Choose = Callable[[Continuations, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-class PairCache:
-    """The head's keys and values of one request, for pairs fed with the target's states.
-
-    Args:
-        head: the head.
-        num_slots: the runner's, which returns the number of slots to reserve where ``count`` are needed.
-    """
-
-    def __init__(self, head: DraftHead, num_slots: Callable[[int], int] = lambda count: count) -> None:
-        self._length, self._num_slots, self._slots = 0, num_slots, head.no_key_values()
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def key_values(self) -> KeyValues:
-        """Those of all pairs, (1, key-value heads, pairs, head_dim) each; overwritten by later passes."""
-        return KeyValues(*(each[:, :, : self._length] for each in self._slots))
-
-    @property
-    def keys(self) -> torch.Tensor:
-        """(pairs, key-value heads, head_dim), rotated."""
-        return self._slots.keys[0, :, : self._length].transpose(0, 1)
-
-    @property
-    def values(self) -> torch.Tensor:
-        """(pairs, key-value heads, head_dim)."""
-        return self._slots.values[0, :, : self._length].transpose(0, 1)
-
-    def reserve(self, num_slots: int) -> KeyValues:
-        """Return the keys and values of all slots, at least ``num_slots``; those after the last pair are unused."""
-        if self._slots.keys.shape[2] < num_slots:
-            larger = KeyValues(*(_zeros(each, 1, num_slots) for each in self._slots))
-            for old, new in zip(self._slots, larger, strict=True):
-                new[:, :, : self._length] = old[:, :, : self._length]
-            self._slots = larger
-        return self._slots
-
-    def append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Append the keys and values, (pairs, key-value heads, head_dim), of further pairs."""
-        start, stop = self._length, self._length + len(keys)
-        if stop > self._slots.keys.shape[2]:
-            self.reserve(self._num_slots(stop + stop // 2))
-        for slots, new in zip(self._slots, (keys, values), strict=True):
-            slots[0, :, start:stop] = new.transpose(0, 1)
-        self._length = stop
-
-    def truncate(self, length: int) -> None:
-        """Keep the first ``length`` pairs."""
-        self._length = min(length, self._length)
-
-    def advance(self, count: int) -> None:
-        """Count the next ``count`` slots as pairs, whose keys and values a pass has written there."""
-        self._length += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +34,6 @@ class DraftedTrees:
     tokens: np.ndarray
     parents: np.ndarray
     log_probs: np.ndarray
-
-
-def _zeros(like: torch.Tensor, requests: int, num_slots: int) -> torch.Tensor:
-    """Return zeros in the form of keys or values, (…, key-value heads, …, size); on a CPU without torch's threads."""
-    shape = requests, like.shape[1], num_slots, like.shape[3]
-    if not like.is_cpu:
-        return like.new_zeros(shape)
-    return torch.from_numpy(np.zeros(shape, f"i{like.itemsize}")).view(like.dtype)
-
-
-def append(head: DraftHead, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Append pairs to a cache, for pairs that nothing is drafted after.
-
-    Args:
-        head: the head.
-        cache: of one request.
-        states: (n, states size), the target's states at positions i of the new pairs.
-        tokens: (n,), the tokens at positions i + 1.
-    """
-    new = head.key_values(states[None].to(cache.keys.dtype), tokens[None], cache.key_values)
-    cache.append(*(each[0].transpose(0, 1) for each in new))
 
 
 def grow(
@@ -135,7 +58,7 @@ def grow(
         depth: levels after the first.
         num_nodes: size of each tree, at most ``width + depth * width ** 2``.
     """
-    growth = TreeGrowth(runner, caches, states, tokens, width, choose=most_probable(width))
+    growth = TreeGrowth(runner, caches, states, tokens, width, choose=first_returned(width))
     for _ in range(depth):
         growth.feed()
     return growth.best(num_nodes)
@@ -182,7 +105,7 @@ def _reserved(caches: Sequence[PairCache], num_slots: int) -> KeyValues:
     if len(caches) == 1:
         return caches[0].reserve(num_slots)
     parts = [cache.reserve(0) for cache in caches]
-    stacked = KeyValues(*(_zeros(each, len(parts), num_slots) for each in parts[0]))
+    stacked = KeyValues(*(zeros_like(each, len(parts), num_slots) for each in parts[0]))
     for row, (cache, part) in enumerate(zip(caches, parts, strict=True)):
         for into, each in zip(stacked, part, strict=True):
             into[row, :, : len(cache)] = each[0, :, : len(cache)]
@@ -198,7 +121,7 @@ def _append_written(caches: Sequence[PairCache], written: KeyValues, starts: np.
         cache.append(*(each[row, :, start : start + count].transpose(0, 1) for each in written))
 
 
-def most_probable(num_children: int) -> Choose:
+def first_returned(num_children: int) -> Choose:
     """Return the choice of the most probable children, of a runner that returns these first."""
     return lambda found, _: (found.tokens[..., :num_children], found.log_probs[..., :num_children])
 
@@ -229,7 +152,7 @@ class TreeGrowth:
         choose: Choose | None = None,
     ) -> None:
         self._runner, self.width, self._noise, self._num_levels = runner, width, noise, 0
-        self._choose = choose or most_probable(runner.num_tokens)
+        self._choose = choose or first_returned(runner.num_tokens)
         found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
         self._rows = np.arange(len(caches))[:, None]
         self.tokens, self.log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))

@@ -19,7 +19,7 @@ import torch
 from torch.nn.functional import silu
 
 from specdec.heads.base import Noise
-from specdec.heads.torch_runner import product_of
+from specdec.heads.torch_runner import most_probable, product_of
 
 
 class ResBlock(NamedTuple):
@@ -97,10 +97,5 @@ class MedusaRunner:
             logits = self._outputs[0](torch.stack(rows, 1))
         else:
             logits = torch.stack([output(z) for output, z in zip(self._outputs, rows, strict=True)], 1)
-        logits = logits.float()
-        if noise is not None:
-            logits = logits * noise.scale + noise.noise
-        log_probs, draft_ids = logits.log_softmax(-1).topk(self.num_tokens)
-        # In one transfer; a float32 represents any token id.
-        drafted, scores = torch.stack((draft_ids.float(), log_probs)).cpu().numpy()
-        return Predictions(self._target_ids[drafted.astype(np.int64)], scores)
+        draft_ids, log_probs = most_probable(logits, self.num_tokens, noise)
+        return Predictions(self._target_ids[draft_ids], log_probs)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from specdec.heads.base import HeadRunner, Pairs
-from specdec.heads.drafting import PairCache, append
+from specdec.heads.pair_cache import PairCache, append
 
 
 def read(runner: HeadRunner, cache: PairCache, states: torch.Tensor, tokens: Sequence[int]) -> None:

@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from specdec.heads.base import Noise
 from specdec.heads.drafting import first_pass
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import PairHead
-from specdec.strategies.base import Engine, Host, Request
+from specdec.strategies.base import Engine, Host
 from specdec.strategies.eagle3.candidates import Candidates, DraftNoise
-from specdec.strategies.eagle3.engine import Eagle3Drafter, Eagle3Engine, TreeOptions
+from specdec.strategies.eagle3.drafter import Eagle3Drafter
+from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.medusa.engine import Levels
 
@@ -64,7 +64,8 @@ class PEagleProposer(Eagle3Proposer):
     >>> generator.close()
 
     In the first step it has read no hidden states, and drafts nothing. Candidates are chosen under every acceptance
-    rule, so they have no q. A draft costs one pass by torch, whatever its depth. Memory: keys and values of the head's layers for each request.
+    rule, so they have no q. A draft costs one pass by torch, whatever its depth. Memory: keys and values of the head's
+    layers for each request.
     """
 
     name: ClassVar[str] = "p_eagle"
@@ -100,17 +101,11 @@ class PEagleEngine(Eagle3Engine):
     ) -> Sequence[Candidates]:
         ready = list(depths)
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
-        noise = self._joined_noise([drafter.request for drafter in ready])
+        noise = DraftNoise([drafter.request for drafter in ready], self._target_ids).of_next(self._depth)
         caches = [drafter.cache for drafter in ready]
         found, *_ = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1)
         levels = zip(found.tokens.tolist(), found.log_probs.tolist(), depths.values(), strict=True)
         return [_candidates(Levels(tokens, log_probs), num_nodes, depth) for tokens, log_probs, depth in levels]
-
-    def _joined_noise(self, requests: Sequence[Request]) -> Noise | None:
-        """Return the noise of all drafted positions; None if no request has any."""
-        each = DraftNoise(requests, self._target_ids)
-        known = [noise for level in range(self._depth) if (noise := each.at(level)) is not None]
-        return Noise(known[0].scale, torch.cat([noise.noise for noise in known], 1)) if known else None
 
 
 def _candidates(levels: Levels, num_nodes: int, depth: int) -> Candidates:

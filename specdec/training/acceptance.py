@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.heads.drafting import DraftedTrees, PairCache, grow
+from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_cache import PairCache
 from specdec.heads.torch_runner import TorchRunner
 from specdec.training.packing import PackedRows
 from specdec.training.target import TargetStates

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
+from specdec.heads.drafting import DraftedTrees, grow
+from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from tests.support.random_heads import check_row, random_eagle_head, random_head, reference_of

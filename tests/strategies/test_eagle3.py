@@ -21,7 +21,8 @@ from specdec.heads.folder import write_head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Feedback, Hidden, HiddenAnswers, Nodes, Request
-from specdec.strategies.eagle3.engine import Eagle3Drafter, Eagle3Engine, TreeOptions
+from specdec.strategies.eagle3.drafter import Eagle3Drafter
+from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer

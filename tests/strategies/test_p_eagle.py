@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec import DraftTree, Generator, ModelError
-from specdec.heads.drafting import PairCache, append, first_pass
+from specdec.heads.drafting import first_pass
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle_runner import PEagleRunner
+from specdec.heads.pair_cache import PairCache, append
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from specdec.heads.config import Eagle3Config, EagleConfig
-from specdec.heads.drafting import DraftedTrees, PairCache
+from specdec.heads.drafting import DraftedTrees
 from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_cache import PairCache
 from specdec.heads.pair_head import PairHead
 from tests.support.eagle3_reference import EagleReference, ReferenceHead
 

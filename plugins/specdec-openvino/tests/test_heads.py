@@ -13,7 +13,8 @@ from specdec_openvino.head_graph import HeadError
 from specdec_openvino.head_runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
-from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
+from specdec.heads.drafting import DraftedTrees, grow
+from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.reading import read
 from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler

@@ -98,6 +98,11 @@ class DraftNoise:
         rows = torch.stack([self._row(request, num_drafted) for request in self._requests])
         return Noise(self._scales, rows[:, None])
 
+    def of_next(self, count: int) -> Noise | None:
+        """Return the noise of the next positions, for passes that draft them all; None if no request has any."""
+        known = [noise for num_drafted in range(count) if (noise := self.at(num_drafted)) is not None]
+        return Noise(known[0].scale, torch.cat([noise.noise for noise in known], 1)) if known else None
+
     def _row(self, request: Request, num_drafted: int) -> torch.Tensor:
         if request.noise is None:
             return torch.zeros(len(self._target_ids), device=self._target_ids.device)

@@ -15,7 +15,8 @@ from specdec.heads.base import Continuations
 from specdec.strategies.base import Drafter, Request
 from specdec.strategies.draft_model.drafts import draw_with_most_likely
 from specdec.strategies.eagle3.candidates import Candidates, fetched
-from specdec.strategies.eagle3.engine import Eagle3Drafter, Eagle3Engine, own_drafters
+from specdec.strategies.eagle3.drafter import Eagle3Drafter, own_drafters
+from specdec.strategies.eagle3.engine import Eagle3Engine
 from specdec.tree import ROOT, Budget, DraftTree
 
 
@@ -27,8 +28,8 @@ class DrawnDraft:
         depth: maximum number of tokens on a path.
         num_nodes: maximum number of nodes.
         num_children: maximum number of candidates after a node.
-        least: log-probability; less probable paths aren't continued. At most as many candidates are chosen after a node as
-            have paths of at least this probability.
+        least: log-probability; less probable paths aren't continued. At most as many candidates are chosen after a node
+            as have paths of at least this probability.
 
     Attributes:
         tree: the candidates so far, with the q of those that were drawn.

@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 import torch
 
 from specdec.errors import NumericsError
-from specdec.heads.base import Noise
 from specdec.heads.medusa import MedusaRunner
 from specdec.strategies.base import Drafter, Engine, Feedback, Hidden, Nodes, Pays, Request, Signal
 from specdec.strategies.eagle3.candidates import DraftNoise, bin_of, prior
@@ -125,20 +124,15 @@ class MedusaEngine(Engine):
         if not ready or not pays([float(drafter in ready) for drafter in drafters]):
             return
         states = torch.cat([drafter.last_state for drafter in ready]).to(self._runner.device, self._runner.dtype)
-        tokens, log_probs = self._runner.run(states, self._noise([drafter.request for drafter in ready]))
+        weights = self._runner.weights
+        noise = DraftNoise([drafter.request for drafter in ready], weights.target_ids).of_next(weights.num_heads)
+        tokens, log_probs = self._runner.run(states, noise)
         for drafter, *levels in zip(ready, tokens.tolist(), log_probs.tolist(), strict=True):
             drafted = Levels(*levels)
             if drafted.is_finite:
                 drafter.drafted = drafted
             else:
                 drafter.leave_out()
-
-    def _noise(self, requests: Sequence[Request]) -> Noise | None:
-        """Return the noise of the positions that the heads predict; None if no request has any."""
-        noise = DraftNoise(requests, self._runner.weights.target_ids)
-        found = [noise.at(depth) for depth in range(self._runner.weights.num_heads)]
-        known = [each for each in found if each is not None]
-        return Noise(known[0].scale, torch.cat([each.noise for each in known], 1)) if known else None
 
 
 def _own(drafters: Sequence[Drafter]) -> list["MedusaDrafter"]:
