@@ -139,6 +139,15 @@ def test_rules_that_read_q_take_chosen_drafts(model: Any, folder: Path, rule: st
     assert not [tree for tree in sampled if tree.has_sampled_draws]
 
 
+def test_only_paths_that_a_request_may_take_are_ranked(model: Any, folder: Path) -> None:
+    proposer = PEagleProposer(head=folder, top_k=4, depth=3, num_nodes=4, min_probability=0.0)
+    with Generator(model, proposer=proposer) as generator:
+        steps = drafts_of(generator, [[9 + index, 5, 17] for index in range(6)], 3)
+        last = [tree for _, text, tree in steps if len(text) == 4]  # two tokens are left, of which one is the bonus
+    assert len(last) == 6
+    assert all(tree.depths == [0, 1, 1, 1, 1] for tree in last)
+
+
 @torch.no_grad()
 def test_a_pass_of_a_ragged_batch_is_the_references(model: Any, folder: Path) -> None:
     """Of several pairs each, after cached ones; the first request's mask pairs lie beyond the 128th slot."""
