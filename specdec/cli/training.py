@@ -1,8 +1,10 @@
 """The command that trains a draft head for a model."""
 
+import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +15,14 @@ from rich.live import Live
 from rich.text import Text
 
 from specdec.cli.model_choice import ModelChoice
-from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, refusing, use_threads
+from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, check_outputs, refusing, use_threads
 from specdec.cli.progress import status
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
-    from specdec.training import HeadSettings, Progress, TrainedHead
+    from specdec.training import Progress, TrainedHead
+    from specdec.training.script import Script
+    from specdec.training.text import Text as TrainingText
     from specdec.training.text_export import Layout
 
 _SECONDS_BETWEEN_LINES = 60.0
@@ -75,14 +79,15 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     No data is needed. A plan is printed first. Text is kept in the head's folder, and so is the best head so far, by
     accepted length on held-out text. Ctrl-C ends the run with it. A run that was interrupted or killed goes on with
-    --resume and the same options, and counts the time before; with other options, a new run goes on with its text.
+    --resume and the same options, and counts the time before.
     """
     with before_anything_runs():
         if minutes <= 0:
             raise RequestError(f"--minutes {minutes:g}: give more than 0")
-        from specdec.training import HeadSettings, Watch, train_head
+        from specdec.training import HeadSettings, Watch, train_head, write_own_text
 
-        layout = None if export is None else _layout(export[0])
+        exported = None if export is None else (_layout(export[0]), export[1])
+        check_outputs(exported and exported[1])
         use_threads(threads)
         loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
         tokens = None if prompts is None else _encoded(prompts, tokenizer)
@@ -91,24 +96,36 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     try:
         with refusing(), _progress() as show:
             watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
-            given = loaded, tokenizer, out, settings, tokens, resume, watch
-            if layout is not None and export is not None:
-                console.print(_export(layout, export[1], given), soft_wrap=True)
+            if exported is not None:
+                text, script = write_own_text(loaded, tokenizer, out, settings, tokens, resume, watch)
+                console.print(_export(*exported, text, script, tokenizer), soft_wrap=True)
                 return
-            head = train_head(*given)
+            head = train_head(loaded, tokenizer, out, settings, tokens, resume, watch)
     except KeyboardInterrupt:
-        message = "interrupted before a head was trained; the text so far is kept: --resume goes on with it"
-        Console(stderr=True, highlight=False).print(message, soft_wrap=True)
+        before = "a head was trained" if exported is None else f"{exported[1]} was written"
+        message = (
+            f"interrupted before {before}; the text so far is kept in {out or 'the cache folder'}: "
+            "the same command with --resume goes on with it"
+        )
+        Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
         raise
-    _print(console, head, is_found=out is None)
-    if has_report:
-        facts = {
+    commands = _Commands(
+        {
             "model": model,
             "minutes": f"{minutes:g}",
-            "draft vocabulary": f"{vocabulary:,} tokens",
-            "seed": str(seed),
+            "out": out,
+            "device": device,
+            "dtype": dtype,
+            "vocabulary": vocabulary,
+            "prompts": prompts,
+            "seed": seed,
+            "threads": threads,
         }
-        _report(console, head, (loaded, tokenizer), settings, facts)
+    )
+    _print(console, head, commands)
+    if has_report:
+        seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * minutes)
+        _report(console, head, loaded, tokenizer, commands, seconds)
     if head.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -122,17 +139,40 @@ def _layout(name: str) -> "Layout":
         raise RequestError(f"--export {name}: give specforge or speculators") from None
 
 
-def _export(layout: "Layout", path: Path, given: tuple[Any, ...]) -> str:
+def _export(layout: "Layout", path: Path, text: "TrainingText", script: "Script", tokenizer: Any) -> str:
     """Write the model's text as a file; return what was written."""
-    from specdec.training import write_own_text
     from specdec.training.text_export import write_text
 
-    text, script = write_own_text(*given)
-    write_text(path, layout, text, script, given[1])
+    write_text(path, layout, text, script, tokenizer)
     return f"{path}: {len(text):,} documents, {text.num_answer_tokens:,} answer tokens, for {layout.value}"
 
 
-def _print(console: Console, head: "TrainedHead", is_found: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Commands:
+    """Commands for a head that was trained with these options; None leaves one out."""
+
+    options: Mapping[str, object]
+
+    def train(self) -> str:
+        return f"specdec train head {self._with(*self.options)}"
+
+    def compare(self, head: "TrainedHead") -> str:
+        """Return the command that compares decoding with and without the head."""
+        strategies = " ".join(["auto:head=false", *self.strategies(head)])
+        return f"specdec compare {strategies} {self._with('model', 'device', 'dtype')}"
+
+    def strategies(self, head: "TrainedHead") -> list[str]:
+        """Return ``auto`` with the head, and the head alone; in the cache folder they find it themselves."""
+        if self.options["out"] is None:
+            return ["auto", "eagle3"]
+        return [shlex.quote(f"{name}:head={head.folder}") for name in ("auto+eagle3", "eagle3")]
+
+    def _with(self, *names: str) -> str:
+        given = {name: self.options[name] for name in names if self.options[name] is not None}
+        return shlex.join(word for name, value in given.items() for word in (f"--{name}", str(value)))
+
+
+def _print(console: Console, head: "TrainedHead", commands: _Commands) -> None:
     shown = head.acceptance
     depths = ", ".join(f"{share:.2f}" for share in shown.chain)
     ended = "interrupted; the best head so far" if head.is_interrupted else "the best head"
@@ -141,15 +181,17 @@ def _print(console: Console, head: "TrainedHead", is_found: bool) -> None:
         f"(accepted by depth: {depths})",
         soft_wrap=True,
     )
-    if is_found:
+    if head.is_interrupted:
+        console.print(f"go on with the training in {head.folder}: the same command with --resume", soft_wrap=True)
+    if commands.options["out"] is None:
         console.print(f"auto, the default strategy, drafts with it for this model ({head.folder})", soft_wrap=True)
-        console.print("compare: specdec compare auto:head=false auto eagle3 --model MODEL", soft_wrap=True)
     else:
-        console.print(f"use it: --proposer eagle3:head={head.folder}", soft_wrap=True)
+        console.print(f"use it: --proposer {commands.strategies(head)[0]}", soft_wrap=True)
+    console.print(f"compare: {commands.compare(head)}", soft_wrap=True)
 
 
 def _report(
-    console: Console, head: "TrainedHead", loaded: tuple[Any, Any], settings: "HeadSettings", facts: dict[str, str]
+    console: Console, head: "TrainedHead", model: Any, tokenizer: Any, commands: _Commands, seconds: float
 ) -> None:
     """Write the report page; what keeps it from being written is printed, as the head is there all the same."""
     try:
@@ -159,10 +201,13 @@ def _report(
         comparison = None
         if not head.is_interrupted:
             with status("measuring the head on this machine"):
-                seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * settings.minutes)
-                comparison = measure_head(*loaded, head.folder, seconds)
+                try:
+                    comparison = measure_head(model, tokenizer, head.folder, seconds)
+                except SpecdecError as error:
+                    console.print(f"no speeds in the report: {error}", soft_wrap=True)
         path = head.folder / "report.html"
-        write_training_report(path, head, comparison, facts)
+        facts = {"model": str(commands.options["model"]), "command": commands.train()}
+        write_training_report(path, head, comparison, facts, commands.compare(head))
     except SpecdecError as error:
         console.print(f"no report page: {error}", soft_wrap=True)
     except KeyboardInterrupt:

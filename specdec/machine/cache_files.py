@@ -88,12 +88,21 @@ def replace_file(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     try:
         with unfinished.open("xb") as file:
             write_to(file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        put_in_place(unfinished, path)
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
+
+
+def put_in_place(unfinished: Path, path: Path) -> None:
+    """Flush a file that is written to the disk, and rename it to ``path``, on the same disk.
+
+    Raises:
+        OSError: if it can't be flushed or renamed; the old file then stays.
+    """
+    with unfinished.open("r+b") as file:
+        os.fsync(file.fileno())
+    unfinished.replace(path)
     with suppress(OSError):  # not every system can flush a folder
         _flush_folder(path.parent)
 

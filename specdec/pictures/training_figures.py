@@ -9,9 +9,12 @@ _HEIGHT = 150  # points
 
 
 def curves(run: Run) -> list[Plot]:
-    """Draw loss, acceptance by depth and tokens per step over the updates of a training."""
+    """Draw loss, acceptance by depth and tokens per step over the updates of a training, as far as it has them."""
     plots = []
-    for index, make in enumerate((_loss, _acceptance, _tokens_per_step)):
+    curves_of = (_loss, run.losses), (_acceptance, run.evaluations), (_tokens_per_step, run.evaluations)
+    for index, (make, points) in enumerate(curves_of):
+        if not points:  # interrupted before the first one
+            continue
         with look({"svg.hashsalt": f"specdec training {index}"}):
             figure, plot = make(run)
             plots.append(Plot(plot.title, as_svg(figure, plot.title), plot.caption, plot.key))

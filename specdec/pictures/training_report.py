@@ -1,4 +1,4 @@
-"""A head's training as one HTML page: curves, and what the head brings on this machine."""
+"""A head's training as one HTML page: curves, and speeds with and without the head on this machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,6 @@ from specdec.comparison.page_environment import page_environment
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, select
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import ComparisonSession
-from specdec.errors import SpecdecError
 from specdec.machine.extras import needs
 from specdec.machine.facts import machine_facts
 from specdec.pictures.training_figures import curves
@@ -37,7 +36,7 @@ def measure_head(
     folder: Path,
     seconds: float,
     prompts: Sequence[EvaluationPrompt] | None = None,
-) -> Comparison | None:
+) -> Comparison:
     """Decode a prompt of each category without drafts, with ``auto``'s other sources, with the head, and with both.
 
     Args:
@@ -47,8 +46,8 @@ def measure_head(
         seconds: no further run starts after this time.
         prompts: to decode; None for the built-in ones.
 
-    Returns:
-        The comparison; None if not every strategy decoded a prompt.
+    Raises:
+        SpecdecError: a strategy can't decode the prompts, or not every one has decoded one in this time.
     """
     strategies = {
         _WITHOUT: "auto:head=false",
@@ -56,23 +55,23 @@ def measure_head(
         _WITH: f"auto+eagle3:head={folder}",
     }
     chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
-    try:
-        with ComparisonSession(
-            model, strategies, chosen, tokenizer=tokenizer, backend="hf", max_new_tokens=_NEW_TOKENS
-        ) as session:
-            return session.run(seconds=seconds)
-    except SpecdecError:
-        return None
+    with ComparisonSession(
+        model, strategies, chosen, tokenizer=tokenizer, backend="hf", max_new_tokens=_NEW_TOKENS
+    ) as session:
+        return session.run(seconds=seconds)
 
 
-def write_training_report(path: Path, head: TrainedHead, comparison: Comparison | None, facts: dict[str, str]) -> None:
+def write_training_report(
+    path: Path, head: TrainedHead, comparison: Comparison | None, facts: dict[str, str], compare_command: str
+) -> None:
     """Write the page.
 
     Args:
         path: the file.
         head: the trained head.
         comparison: from ``measure_head``; without it the page has curves alone.
-        facts: what the training was given, by name.
+        facts: the model's name (``model``) and what repeats the training, by name.
+        compare_command: compares decoding with and without the head.
 
     Raises:
         RequestError: a library is missing, or the file can't be written.
@@ -91,6 +90,7 @@ def write_training_report(path: Path, head: TrainedHead, comparison: Comparison 
             speeds="" if comparison is None else _speeds(comparison),
             styles=styles,
             plots=plots,
+            compare_command=compare_command,
             facts=facts | {"machine": ", ".join(machine_facts().values())},
         )
     )

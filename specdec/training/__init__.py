@@ -6,7 +6,8 @@ from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.settings import HeadSettings
 
 if TYPE_CHECKING:
-    from specdec.training.head_training import TrainedHead, train_head, write_own_text
+    from specdec.training.head_training import train_head, write_own_text
+    from specdec.training.trained_head import TrainedHead
 
 __all__ = ["HeadSettings", "Plan", "Progress", "TrainedHead", "Watch", "train_head", "write_own_text"]
 

@@ -6,14 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from specdec.machine.cache_files import put_in_place
 from specdec.training.acceptance import Acceptance
+from specdec.training.disk import PART
 from specdec.training.run import Resumed, Run
 
-_FILE = "training.safetensors"
+FILE = "training.safetensors"
 _UNREADABLE = OSError, ValueError, KeyError, TypeError, SafetensorError
 
 
@@ -39,18 +40,21 @@ class Checkpoint:
         best = self.best and asdict(self.best)
         facts = {"num_documents": self.num_documents, "seconds": self.seconds, "best": best, "run": run}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.resumed.tensors.items()}
-        partial = folder / f".part-{os.getpid()}-{_FILE}"
+        partial = folder / f"{PART}{os.getpid()}-{FILE}"
         try:
             save_file(tensors, partial, metadata={"specdec": json.dumps(facts)})
-            partial.replace(folder / _FILE)
+            put_in_place(partial, folder / FILE)
         finally:
             partial.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, folder: Path, num_documents: int, device: torch.device) -> "Checkpoint | None":
-        """Return the folder's checkpoint; None if there is none for a text of ``num_documents``, or it is damaged."""
+    def load(cls, folder: Path, num_documents: int) -> "Checkpoint | None":
+        """Return the folder's checkpoint, with its tensors on the CPU.
+
+        None if there is none for a text of ``num_documents``, or it is damaged.
+        """
         try:
-            with safe_open(folder / _FILE, framework="pt", device=str(device)) as file:
+            with safe_open(folder / FILE, framework="pt") as file:
                 facts = json.loads(file.metadata()["specdec"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             best = _acceptance(facts["best"]) if facts["best"] else None
@@ -62,7 +66,7 @@ class Checkpoint:
 
 def remove_checkpoint(folder: Path) -> None:
     """Remove the checkpoint of a run that has ended."""
-    (folder / _FILE).unlink(missing_ok=True)
+    (folder / FILE).unlink(missing_ok=True)
 
 
 def _run(facts: dict[str, Any]) -> Run:

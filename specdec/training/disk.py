@@ -1,7 +1,7 @@
 """Writing a run's files: a full or read-only disk is an error with a remedy."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from safetensors import SafetensorError
 
 from specdec.errors import RequestError
 
-_PARTS = ".part-*", "*.partial.npz"
+PART = ".specdec-part-"  # begins the names of unfinished files
+_LEFTOVERS = f"{PART}*", ".text.npz.*.part", ".text.json.*.part"  # the latter two are replace_file's
 
 
 @contextmanager
@@ -29,22 +30,28 @@ def writing_to(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def prepare_folder(folder: Path, num_bytes: int) -> None:
+def prepare_folder(folder: Path, num_bytes: int, replaced: Collection[str] = ()) -> None:
     """Make a run's folder, without the unfinished files of a run that was killed, and with room for ``num_bytes``.
+
+    Args:
+        folder: the run's folder.
+        num_bytes: of all files that the run writes.
+        replaced: names of files that count as part of them, if they exist, because the run replaces them.
 
     Raises:
         RequestError: it can't be made, or the disk has less room.
     """
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for pattern in _PARTS:
+        for pattern in _LEFTOVERS:
             for part in folder.glob(pattern):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
         free = shutil.disk_usage(folder).free
+        num_bytes -= sum((folder / name).stat().st_size for name in replaced if (folder / name).exists())
     if free < num_bytes:
         raise RequestError(
-            f"{folder} has room for {_megabytes(free)}, and training this head needs about {_megabytes(num_bytes)}: "
-            "free some space, or give a folder on another disk (--out)"
+            f"{folder} has room for {_megabytes(free)}, and training this head needs about {_megabytes(num_bytes)}"
+            " more: free some space, or give a folder on another disk (--out)"
         )
 
 

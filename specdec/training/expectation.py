@@ -10,7 +10,7 @@ _MOST_MINUTES = 2 * 24 * 60  # that are worth naming
 
 
 def expectation(num_answer_tokens: int, minutes_for_least: float = math.inf) -> str:
-    """Return what so much text was worth on SmolLM2, in words.
+    """Return the tokens per step that a head of SmolLM2 reached with this much text, in words.
 
     Args:
         num_answer_tokens: of the text.
@@ -20,15 +20,15 @@ def expectation(num_answer_tokens: int, minutes_for_least: float = math.inf) -> 
     if reached:
         tokens, gained = reached[-1]
         return (
-            f"about {gained} tokens per step in trees of 8 nodes, where plain decoding has 1: {_millions(tokens)} "
-            "brought that on SmolLM2, and each doubling 0.2 more; larger models may gain more"
+            f"about {gained} tokens per step in trees of 8 nodes, where plain decoding has 1: SmolLM2's head reached "
+            f"that after {_millions(tokens)}, and 0.2 more after each doubling; larger models may gain more"
         )
     (tokens, gained), remedy = _CURVE[0], ""
     if minutes_for_least <= _MOST_MINUTES:
         remedy = f"; give about --minutes {math.ceil(minutes_for_least)} for that"
     return (
-        f"little: the least text that a head was measured with is {_millions(tokens)}, which brought {gained} tokens "
-        f"per step in trees of 8 nodes on SmolLM2, where plain decoding has 1{remedy}"
+        f"little: the least text that a head was measured with is {_millions(tokens)}, after which SmolLM2's head "
+        f"reached {gained} tokens per step in trees of 8 nodes, where plain decoding has 1{remedy}"
     )
 
 

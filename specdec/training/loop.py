@@ -101,7 +101,8 @@ class Trainer:
             watch: called after each update and each evaluation; if an evaluation is the best so far, the head has its
                 weights.
             save: called after each evaluation, before ``watch``, with what ``resumed`` takes.
-            resumed: go on from there, with the same rows; its seconds count. The weights of before are replaced.
+            resumed: go on from there, with the same rows; its seconds count. The weights of before are replaced. Its
+                tensors, on any device, are removed from it once they are restored, so that no copy stays in memory.
         """
         settings, run, began = self.settings, Run() if resumed is None else copy.deepcopy(resumed.run), self.clock()
         began -= run.seconds
@@ -112,6 +113,7 @@ class Trainer:
         kept, done = dict[str, torch.Tensor](), run.share(count, seconds)
         if resumed is not None:
             kept = self._restore(resumed.tensors, optimizer)
+            resumed.tensors.clear()
         elif seconds is not None:
             kept = self._evaluate(run, 0, kept)
             save(self._state(run, kept, optimizer))
@@ -163,7 +165,7 @@ class Trainer:
     def _restore(self, tensors: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         """Take over the tensors of ``_state``; return the best head's."""
         self.head.load_state_dict(_below(tensors, "head."))
-        self.scales = tensors["scales"]
+        self.scales = tensors["scales"].to(self.scales.device)
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in _below(tensors, "optimizer.").items():
             index, _, kind = name.partition(".")

@@ -89,7 +89,7 @@ class Watch:
     """Callbacks of a run while it works.
 
     Attributes:
-        on_plan: called once, after the first seconds.
+        on_plan: called after the first seconds, and again if memory runs out and fewer texts are written at once.
         on_progress: called several times a second at most models' speeds.
         clock: returns seconds.
     """

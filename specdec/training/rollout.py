@@ -52,7 +52,7 @@ class Rollout:
     def write(
         self, num_answer_tokens: int, seconds: float, goes_on: Callable[["Rollout"], bool] = lambda _: True
     ) -> Text:
-        """Return documents with ``num_answer_tokens`` tokens of answers, or what there is after ``seconds``.
+        """Return documents with ``num_answer_tokens`` tokens of answers, or those written after ``seconds``.
 
         Documents that are unfinished by then are cut. Nothing is deduplicated.
 

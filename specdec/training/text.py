@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import ModelError
+from specdec.machine.cache_files import replace_file
 
 _NAMES = "tokens", "offsets", "answers"
 _DAMAGE = OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error
@@ -69,13 +70,10 @@ class Text:
         """Write a compressed file, in 16 bits per token where the vocabulary allows."""
         is_small = len(self.tokens) == 0 or self.tokens.max() < 2**16
         tokens = self.tokens.astype(np.uint16) if is_small else self.tokens
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npz")
-        try:
-            np.savez_compressed(partial, tokens=tokens, offsets=self.offsets, answers=self.answers)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_file(
+            path,
+            lambda file: np.savez_compressed(file, tokens=tokens, offsets=self.offsets, answers=self.answers),
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:

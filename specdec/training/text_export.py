@@ -64,9 +64,12 @@ def _specforge(text: Text, script: Script, tokenizer: Any) -> Iterator[dict[str,
 
 
 def _is_conversation(tokens: list[int], answer: int, script: Script) -> bool:
-    """Return False for text without the template's parts, such as an answer to a given prompt."""
-    start, bridge = len(script.prefix), len(script.bridge)
-    return bool(bridge) and tokens[:start] == script.prefix and tokens[answer - bridge : answer] == script.bridge
+    """Return False for text without the template's parts, or with several turns, such as an answer to a prompt."""
+    start, end, bridge = len(script.prefix), answer - len(script.bridge), script.bridge
+    if not bridge or tokens[:start] != script.prefix or tokens[end:answer] != bridge:
+        return False
+    ending = bridge[:1] if bridge[0] in script.ends else bridge  # of a turn; others begin with ordinary tokens
+    return not any(tokens[at : at + len(ending)] == ending for at in range(start, end))
 
 
 def _conversation(

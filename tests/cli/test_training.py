@@ -43,9 +43,11 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
     assert code == 0
     assert "text: the model writes answers: about 600,000 answer tokens in 24 minutes, at 400 tokens/s" in out
     assert "to expect: about 1.8 tokens per step in trees of 8 nodes" in out
-    assert "0.5 million answer tokens brought that on SmolLM2" in out
+    assert "SmolLM2's head reached that after 0.5 million answer tokens" in out
     assert "1.70 tokens per step on held-out text by a chain of 2 (accepted by depth: 0.50, 0.20)" in out
-    assert f"use it: --proposer eagle3:head={tmp_path}" in out
+    assert f"use it: --proposer auto+eagle3:head={tmp_path}" in out
+    strategies = f"auto:head=false auto+eagle3:head={tmp_path} eagle3:head={tmp_path}"
+    assert f"compare: specdec compare {strategies} --model demo\n" in out
     assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step\n"
     assert (given["settings"].minutes, given["settings"].seed, given["resume"]) == (60.0, 3, False)
 
@@ -58,20 +60,26 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
     assert len(given["prompts"]) == 2
     assert given["prompts"][1] == [5, 6, 7]
     assert "auto, the default strategy, drafts with it for this model (cached" in out
-    assert "specdec compare auto:head=false auto eagle3 --model MODEL" in out
+    assert "specdec compare auto:head=false auto eagle3 --model demo" in out
 
 
 def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
     given["is_interrupted"] = True
-    code, out, _ = run("train", "head", "--model", "demo", "--out", str(tmp_path))
+    options = "--vocabulary 512 --seed 3 --threads 1"
+    code, out, _ = run("train", "head", "--model", "demo", "--out", str(tmp_path), *options.split())
     assert code == 130
     assert f"report: {tmp_path / 'report.html'}" in out.replace("\n", "")
-    assert "Interrupted" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Interrupted" in page
+    assert f"specdec train head --model demo --minutes 60 --out {tmp_path} {options}" in page
+    assert f"go on with the training in {tmp_path}: the same command with --resume" in out
     assert "interrupted; the best head so far: 1.70 tokens per step" in out
     given["raises"] = KeyboardInterrupt()
     code, _, err = run("train", "head", "--model", "demo")
     assert code == 130
-    assert "before a head was trained; the text so far is kept: --resume" in err
+    assert (
+        "before a head was trained; the text so far is kept in the cache folder: the same command with --resume" in err
+    )
 
 
 def test_exported_text_is_written_without_training(
@@ -90,6 +98,19 @@ def test_exported_text_is_written_without_training(
     code, _, err = run("train", "head", "--model", "demo", "--export", "vllm", str(tmp_path / "x"))
     assert code == 2
     assert "--export vllm: give specforge or speculators" in err
+    code, _, err = run("train", "head", "--model", "demo", "--export", "specforge", str(tmp_path / "no" / "text.jsonl"))
+    assert code == 2
+    assert "can't be written (No such file or directory)" in err.replace("\n", "")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "write_own_text", interrupted)
+    code, _, err = run(
+        "train", "head", "--model", "demo", "--out", "folder", "--export", "specforge", str(tmp_path / "x.jsonl")
+    )
+    assert code == 130
+    assert "x.jsonl was written; the text so far is kept in folder: the same command with --resume goes on" in err
 
 
 @pytest.mark.parametrize("options", [["--minutes", "0"], ["--vocabulary", "0"], ["--device", "nowhere"]])

@@ -1,13 +1,14 @@
 """The report of a training has the run's figures and the comparison's, and fetches nothing."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from specdec import RequestError, demo
+from specdec import ModelError, RequestError, demo
 from specdec.comparison.prompts import demo_prompts
 from specdec.pictures.training_report import measure_head, write_training_report
 from specdec.training import TrainedHead
@@ -26,7 +27,7 @@ def head(is_interrupted: bool = False) -> TrainedHead:
 
 def page(tmp_path: Path, comparison: Any, **given: Any) -> str:
     path = tmp_path / "report.html"
-    write_training_report(path, head(**given), comparison, {"model": "<i>model</i>", "seed": "3"})
+    write_training_report(path, head(**given), comparison, {"model": "<i>model</i>", "seed": "3"}, "specdec compare X")
     return path.read_text(encoding="utf-8")
 
 
@@ -40,6 +41,7 @@ def test_it_shows_the_runs_curves_and_the_measured_speeds(tmp_path: Path) -> Non
     assert [*CURVES, "Tokens per step by category", "Speed-up over plain decoding"] == titles(text)
     assert re.search(r"accepted with all before</th><td>50 %</td><td>25 %</td>", text)
     assert "With the head, auto decodes 2.00 times as fast as plain decoding; without it, 1.50 times." in text
+    assert "<code>specdec compare X</code> on prompts of yours" in text
     assert "<td>2.67</td>" in text  # tokens per step: lengths 3, 1 and 4
     assert "&lt;i&gt;model" in text
     assert "<i>" not in text
@@ -55,6 +57,14 @@ def test_without_a_comparison_it_has_curves_alone(tmp_path: Path) -> None:
     assert "On this machine" not in text
 
 
+def test_a_run_interrupted_in_its_first_evaluation_has_no_curves(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_training_report(path, replace(head(), run=Run()), None, {"model": "m"}, "specdec compare X")
+    text = path.read_text(encoding="utf-8")
+    assert not titles(text)
+    assert "<h2>Figures" not in text
+
+
 def test_a_head_is_measured_with_and_without_the_other_sources() -> None:
     model, tokenizer = demo.load()
     prompts = [each for each in demo_prompts() if each.category == "code"][:2]
@@ -63,7 +73,8 @@ def test_a_head_is_measured_with_and_without_the_other_sources() -> None:
     steps = {row.strategy: row.tokens_per_step for row in comparison.rows}
     assert {"autoregressive", "auto without the head", "auto with the head"} < steps.keys()  # auto drafts by time
     assert steps["the head alone"] > 3
-    assert measure_head(model, tokenizer, Path("nowhere"), 60.0) is None
+    with pytest.raises(ModelError, match="nowhere"):
+        measure_head(model, tokenizer, Path("nowhere"), 60.0)
 
 
 def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 import copy
 import itertools
+import json
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +19,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import head_of, model_digest
 from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
+from specdec.training.checkpoint import Checkpoint
+from specdec.training.disk import prepare_folder
 from specdec.training.own_text import OwnText
+from specdec.training.rollout import Rollout
+from specdec.training.run import Resumed, Run
 from specdec.training.text import Text
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
@@ -96,7 +104,7 @@ def test_a_plan_comes_before_text_and_training(made: tuple[TrainedHead, Seen]) -
     assert lengths == sorted(lengths)
     assert lengths[-1] == head.acceptance.tokens_per_step > lengths[0] > 1.1
     assert "free text, as there is no chat template" in plan.lines()[0]
-    assert "brought 1.7 tokens per step" in plan.lines()[-1]
+    assert "reached 1.7 tokens per step" in plan.lines()[-1]
     assert "give about --minutes" in plan.lines()[-1]
 
 
@@ -195,8 +203,17 @@ def _kill(stage: str, after: int) -> Callable[[Progress], object]:
 
 
 def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
-    made: tuple[TrainedHead, Seen], tmp_path: Path
+    made: tuple[TrainedHead, Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loaded, load = list[Checkpoint](), Checkpoint.load
+
+    def noted(*given: Any) -> Checkpoint:
+        checkpoint = load(*given)
+        assert checkpoint is not None
+        loaded.append(checkpoint)
+        return checkpoint
+
+    monkeypatch.setattr(Checkpoint, "load", noted)
     for after, is_resumed in ((30, False), (20, True)):
         with pytest.raises(Killed):
             train(Seen(_kill("training", after)), tmp_path, resume=is_resumed)
@@ -210,6 +227,10 @@ def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
     )
     assert not (tmp_path / "training.safetensors").exists()
     assert {each.stage for each in seen.reports} == {"training"}
+    assert [each.resumed.tensors for each in loaded] == [{}, {}]  # no copy stays in memory
+    (plan,) = seen.plans
+    assert plan.num_written == plan.num_answer_tokens == head.num_answer_tokens
+    assert 0 < plan.training_minutes < SETTINGS.minutes * (1 - SETTINGS.text_share)
 
 
 def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_path: Path) -> None:
@@ -217,8 +238,8 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
         patched.setattr("specdec.training.own_text.OwnText.save", _without_the_last(OwnText.save))
         with pytest.raises(Killed):
             train(Seen(_kill("text", 50)), tmp_path)
-    (tmp_path / ".part-model").mkdir()
-    (tmp_path / "text.partial.npz").write_bytes(b"half")
+    (tmp_path / ".specdec-part-model").mkdir()
+    (tmp_path / ".text.npz.7-1a.part").write_bytes(b"half")
     written = Text.load(tmp_path / "text.npz")
     seen = Seen(_interrupt("training", 0))
     head = train(seen, tmp_path, resume=True)
@@ -231,12 +252,11 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     }  # fmt: skip
 
 
-def _without_the_last(save: Callable[..., None]) -> Callable[..., None]:
+def _without_the_last(save: Callable[..., Text]) -> Callable[..., Text]:
     """Saving as a killed run does it: not when an exception ends it."""
 
-    def saved(*given: Any) -> None:
-        if not isinstance(sys.exc_info()[1], Killed):
-            save(*given)
+    def saved(own: OwnText, *given: Any) -> Text:
+        return own.text if isinstance(sys.exc_info()[1], Killed) else save(own, *given)
 
     return saved
 
@@ -244,12 +264,101 @@ def _without_the_last(save: Callable[..., None]) -> Callable[..., None]:
 def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(Seen(_kill("training", 1)), tmp_path)
-    text = Text.load(tmp_path / "text.npz")
+    text, checkpoint = Text.load(tmp_path / "text.npz"), tmp_path / "training.safetensors"
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     longer, seen = SETTINGS.model_copy(update={"minutes": 1.2}), Seen(_interrupt("training", 0))
+    for others, named in (
+        ({"settings": longer}, "--minutes 1.0"),
+        ({"model": model().to(torch.bfloat16)}, "--dtype float32"),
+        ({"prompts": [[7, 8, 9]]}, r"the same prompts \(--prompts\) and chat template"),
+    ):
+        with pytest.raises(RequestError, match=f"go on with it by {named}, or remove {checkpoint}"):
+            train(Seen(), tmp_path, resume=True, **others)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+    checkpoint.unlink()
     train(seen, tmp_path, settings=longer, resume=True)
     (plan,) = seen.plans
     assert plan.num_written == text.num_answer_tokens < Text.load(tmp_path / "text.npz").num_answer_tokens
     assert plan.text_minutes + plan.training_minutes == pytest.approx(1.2)
+
+
+def test_text_of_an_earlier_run_counts_after_each_resume(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(Seen(_kill("text", 60)), tmp_path)
+    longer, plans = SETTINGS.model_copy(update={"minutes": 2.0}), list[Plan]()
+    for after in (30, 30):
+        seen = Seen(_kill("text", after))
+        with pytest.raises(Killed):
+            train(seen, tmp_path, settings=longer, resume=True)
+        plans += seen.plans
+        spent = json.loads((tmp_path / "text.json").read_text())["seconds"] / 60
+        if len(plans) == 1:
+            planned = plans[0].text_minutes - spent
+    earlier = Text.load(tmp_path / "text.npz").num_answer_tokens
+    assert plans[0].num_written < plans[1].num_written < earlier
+    assert plans[1].text_minutes == pytest.approx(planned, abs=0.02)
+
+
+def test_memory_that_runs_out_halves_the_texts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, sizes = Rollout.write, list[int]()
+
+    def full(rollout: Rollout, number: int, seconds: float, goes_on: Callable[[Rollout], bool]) -> Text:
+        sizes.append(rollout.settings.num_rows)
+
+        def limited(rollout: Rollout) -> bool:
+            if rollout.settings.num_rows > 4 and len(rollout.records.steps) > 100:
+                raise MemoryError
+            return goes_on(rollout)
+
+        return write(rollout, number, seconds, limited)
+
+    monkeypatch.setattr(Rollout, "write", full)
+    seen = Seen(_interrupt("training", 0))
+    train(seen, tmp_path, resume=True)
+    assert sizes == [16, 8, 4]
+    reports = [each for each in seen.reports if each.stage == "text"]
+    assert all(earlier.num_answer_tokens <= later.num_answer_tokens for earlier, later in itertools.pairwise(reports))
+    assert reports[-1].seconds_left > 60 * SETTINGS.minutes * (1 - SETTINGS.text_share) - 2
+    monkeypatch.setattr("specdec.training.own_text._FEWEST_ROWS", 16)
+    with pytest.raises(
+        ModelError, match=r"memory ran out: what the model has written is kept: free memory, or .*bfloat16"
+    ):
+        train(Seen(), tmp_path / "other")
+    assert Text.load(tmp_path / "other" / "text.npz").num_answer_tokens > 0
+
+
+def test_files_that_are_replaced_count_as_room(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2**40)  # sparse
+    with pytest.raises(RequestError, match="has room for"):
+        prepare_folder(tmp_path, free + 2**39)
+    prepare_folder(tmp_path, free + 2**39, replaced=("large", "missing"))
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    names = ".part-7", "notes.partial.npz", ".notes.part"
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / "text.npz").touch()
+    with pytest.raises(RequestError, match="has text of an earlier run"):
+        train(Seen(), tmp_path)
+    prepare_folder(tmp_path, 0)
+    assert {each.name for each in tmp_path.iterdir()} == {*names, "text.npz"}
+
+
+def test_files_are_on_the_disk_before_they_are_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed, fsync = set[int](), os.fsync
+
+    def noted(descriptor: int) -> None:
+        flushed.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
+    Checkpoint(1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"text.npz", "training.safetensors"}
+    assert {each.stat().st_ino for each in tmp_path.iterdir()} <= flushed
 
 
 def with_template() -> Any:
@@ -305,7 +414,7 @@ def test_a_full_disk_is_an_error_that_names_the_folder(
     if name == "save":
         monkeypatch.setattr(Text, "save", full)
     else:
-        monkeypatch.setattr("specdec.training.head_training.write_head", full)
+        monkeypatch.setattr("specdec.training.eagle3_training.write_head", full)
     with pytest.raises(RequestError, match=rf"{tmp_path} can't be written to \(No space left on device\)"):
         train(Seen(), tmp_path, settings=SETTINGS.model_copy(update={"minutes": 0.5}))
     assert not (tmp_path / "config.json").exists()

@@ -61,6 +61,21 @@ def test_text_without_the_templates_turns_is_rendered_text(tokenizer: Any, tmp_p
         assert tokenizer.encode(line["text"], add_special_tokens=False) == text.document(index).tolist()
 
 
+def test_answers_to_prompts_of_several_turns_are_rendered_text(tokenizer: Any, tmp_path: Path) -> None:
+    messages = [
+        {"role": role, "content": text}
+        for role, text in (("user", "One"), ("assistant", "Two"), ("user", "Three"), ("assistant", "Four"))
+    ]
+    rendered_text = tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
+    document = list(tokenizer.encode(rendered_text, add_special_tokens=False))
+    mark = tokenizer.convert_tokens_to_ids("<|assistant|>")
+    answer = len(document) - document[::-1].index(mark) + 1
+    text, path = Text.of([np.array(document, np.int32)], [answer]), tmp_path / "text.jsonl"
+    for ends in ([0, 1], [0]):  # the template ends turns by 1
+        write_text(path, Layout.specforge, text, Script.chat(tokenizer, ends), tokenizer)
+        assert json.loads(path.read_text(encoding="utf-8")) == {"id": "0", "text": rendered_text}
+
+
 def test_tokens_have_a_mask_of_the_answers(tokenizer: Any, tmp_path: Path) -> None:
     text, lines = written(tokenizer, tmp_path / "text.jsonl", Layout.speculators)
     for index, line in enumerate(lines):

@@ -1,0 +1,60 @@
+"""The choice of what surrounds a target's text: prompts, its chat template, or nothing."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from specdec.errors import ModelError, RequestError
+from specdec.models.architecture import name_of
+from specdec.training.script import Script
+
+_LONGEST_PROMPT = 512
+
+
+def script_for(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]] | None) -> Script:
+    """Return what surrounds the model's text: prompts, the chat template's open user turn, or nothing.
+
+    Raises:
+        RequestError: without a tokenizer, or if all prompts are too long.
+        ModelError: for a model without a token that begins or ends a text.
+    """
+    if tokenizer is None:
+        raise RequestError("training needs the model's tokenizer, and there is none: pass tokenizer=…")
+    ends = _ends(model, tokenizer)
+    if prompts is not None:
+        return _prompted(prompts, _first(tokenizer, ends), ends)
+    if getattr(tokenizer, "chat_template", None):
+        with suppress(Exception):  # a template that needs more than a user's message
+            script = Script.chat(tokenizer, ends)
+            if script.prefix and script.bridge:
+                return script
+    return Script.continuation(_first(tokenizer, ends), ends)
+
+
+def _ends(model: Any, tokenizer: Any) -> list[int]:
+    given = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    given = tokenizer.eos_token_id if given is None else given
+    ends = [given] if isinstance(given, int) else list(given or ())
+    if not ends:
+        raise ModelError(f"{name_of(model)} has no token that ends a text: set its generation_config.eos_token_id")
+    return ends
+
+
+def _first(tokenizer: Any, ends: Sequence[int]) -> int:
+    first = getattr(tokenizer, "bos_token_id", None)
+    return int(ends[0] if first is None else first)
+
+
+def _prompted(prompts: Sequence[Sequence[int]], first: int, ends: list[int]) -> Script:
+    chosen = [list(prompt) for prompt in prompts if 2 <= len(prompt) <= _LONGEST_PROMPT]
+    if not chosen:
+        raise RequestError(f"no prompt has 2 to {_LONGEST_PROMPT} tokens: give others, or none")
+    shared = _shared([prompt[:-1] for prompt in chosen])
+    return Script(shared or [first], [prompt[len(shared) :] for prompt in chosen], None, [], ends)
+
+
+def _shared(prompts: Sequence[list[int]]) -> list[int]:
+    """Return the tokens that all prompts begin with."""
+    low, high = min(prompts), max(prompts)
+    size = next((at for at, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
+    return low[:size]
