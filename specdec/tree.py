@@ -39,7 +39,7 @@ class Draw(NamedTuple):
     q: torch.Tensor | None = None
 
 
-@lru_cache(1024)
+@lru_cache(1024)  # most draws are these, and a draw is immutable: trees share them instead of making one per node
 def _draw_of(node: int) -> Draw:
     """Return the draw of a chosen candidate."""
     return Draw(node)

@@ -44,6 +44,15 @@ class Held:
         """False if a row with this copy as its last one would have to read all of it again."""
         return True
 
+    @property
+    def is_final(self) -> bool:
+        """False if a later copy of the same text may be better."""
+        return True
+
+    def improved(self, other: "Held") -> "Held":
+        """Return the better of this copy and another row's of the same text."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Deviation:

@@ -155,7 +155,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.place(row, [self.lengths[row]], len(tokens))
         yield self.lengths[row], tokens
 
-    def passing(self) -> AbstractContextManager[None]:
+    def pass_context(self) -> AbstractContextManager[None]:
         """Return the context in which the model's pass over a stretch is run."""
         return nullcontext()
 

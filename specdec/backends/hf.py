@@ -84,7 +84,7 @@ class HFBackend(Backend):
         if kinds := state_kinds(config):
             self.reason = f"its {' and '.join(kinds)} layers keep a state of one text"
             if why := READS_BEGINNINGS_ONLY.get(config.model_type):
-                self.drop_drafts(why)
+                self.read_stepwise(why)
         grouped.register()
         compiler.register()
 
@@ -97,7 +97,7 @@ class HFBackend(Backend):
             return RaggedCache(num_layers)
         return state_cache_of(self.model, num_layers, self._wide)
 
-    def drop_drafts(self, why: str) -> None:
+    def read_stepwise(self, why: str) -> None:
         """From now on read one token per pass, except for the beginning of a text; for models with states."""
         self.reason += f", and {why}"
         self._wide.begin_only = True
@@ -206,7 +206,7 @@ class HFBackend(Backend):
                 ids = torch.tensor([fed], device=device)
                 positions = torch.arange(start, start + len(fed), device=device)[None]
                 kept = torch.tensor(places or [len(fed) - 1], device=device)
-            with self._cache.passing():
+            with self._cache.pass_context():
                 found, *own = self._run(ids, positions, None, kept, layout.hidden)
             logits.append(found[0, : len(places)])
             states.append([state[0] for state in own])

@@ -41,7 +41,8 @@ class _BlockStates(StateLayer):
         self._block.conv1d_state, self._block.rg_lru.recurrent_states = state.inputs, state.recurrent
 
     def leave(self) -> tuple[State, ...]:
-        inputs: torch.Tensor = self._block.conv1d_state
-        state = State(inputs, inputs.shape[-1], self._block.rg_lru.recurrent_states)
+        inputs: torch.Tensor | None = self._block.conv1d_state
+        num_inputs = 0 if inputs is None else inputs.shape[-1]  # none if the layer wasn't run
+        state = State(inputs, num_inputs, self._block.rg_lru.recurrent_states)
         self.enter(())
         return (state,)

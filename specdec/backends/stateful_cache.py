@@ -17,7 +17,8 @@ MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer ne
 _CHUNK = 256  # tokens of a pass that rereads a text
 _CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
 _NONE: Mapping[int, StateLayer] = {}
-_MOST_CHECKPOINTS, _SPACING = 3, 16  # for rollbacks of a few tokens
+# The first of the last three is at least 32 tokens before the last, so it is within the whole blocks of a prefix cache.
+_MOST_CHECKPOINTS, _SPACING = 3, 32
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class StatefulCache(RaggedCache):
         has_own_prompt = bool(self._wide.limited) and own.num_prompt == certain
         # A pass over one token after others has no limit.
         usable = [each for each in own.checkpoints if not (has_own_prompt and certain - 1 == each.length > 0)]
-        before = self._cheapest(usable, certain)
+        before = self._cheapest(usable, certain, has_own_prompt)
         begin = before.length
         fed = [*own.tokens[begin:], *tokens]
         for stop in self._stops(begin, certain, end, has_own_prompt):
@@ -110,11 +111,14 @@ class StatefulCache(RaggedCache):
             before = own.new[-1].at(stop) or before  # with no more inputs than the next pass reads
             begin, fed = stop, fed[stop - begin :]
 
-    def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int) -> Snapshot:
-        """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less."""
+    def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int, has_own_prompt: bool) -> Snapshot:
+        """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less.
+
+        A prompt whose time steps are limited is read in wide passes alone.
+        """
         last = checkpoints[-1]
         is_far = _CHEAPER * (certain - last.length) > certain
-        return checkpoints[0] if self._wide.begin_only and is_far else last
+        return checkpoints[0] if self._wide.begin_only and (is_far or has_own_prompt) else last
 
     def _stops(self, begin: int, certain: int, end: int, has_own_prompt: bool) -> Iterable[int]:
         """Return where each pass from ``begin`` to ``end`` stops."""
@@ -134,7 +138,7 @@ class StatefulCache(RaggedCache):
         yield begin, tokens
         own.new.append(Snapshot(begin + len(tokens), begin, tuple(layer.leave() for layer in self._state_layers)))
 
-    def passing(self) -> AbstractContextManager[None]:
+    def pass_context(self) -> AbstractContextManager[None]:
         return self._wide.prepared(self._is_prompt)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
@@ -156,6 +160,8 @@ class StatefulCache(RaggedCache):
         for snapshot in own.new:
             checkpoint = snapshot.at(self.lengths[row])
             if checkpoint is not None:
+                if self._wide.limited and own.checkpoints[-1].length > own.num_prompt:
+                    own.checkpoints.pop()  # after a prompt only the last one is used, see ``rollback``
                 own.add(checkpoint)
                 self._checkpoint_bytes = checkpoint.num_bytes
         own.fed, own.new = (), []
@@ -173,7 +179,7 @@ class StatefulCache(RaggedCache):
         most = min(stop, own.num_prompt) if self._wide.limited else stop
         within = tuple(each for each in own.checkpoints if start < each.length <= most)
         parts = super().hold(row, start, stop).parts
-        return HeldStates(parts, tuple(own.tokens[start:stop]), within)
+        return HeldStates(parts, tuple(own.tokens[start:stop]), within, max(most - start, 0))
 
     def put(self, row: int, held: Sequence[Held]) -> None:
         copies, own = [each for each in held if isinstance(each, HeldStates)], self._rows[row]

@@ -6,7 +6,7 @@ its inputs, so the state after any of its tokens can be cut out; a recurrent sta
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -87,10 +87,15 @@ class HeldStates(Held):
     """Copied keys and values, with the tokens and the checkpoints among them.
 
     Checkpoints are shared, not copied: no pass changes one.
+
+    Attributes:
+        num_lasting: the first tokens whose keys and values are also those of a longer prompt. Fewer than all if the
+            model limits the time steps of prompts alone, and the others were generated.
     """
 
     tokens: tuple[int, ...] = ()
     checkpoints: tuple[Snapshot, ...] = ()
+    num_lasting: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -99,6 +104,15 @@ class HeldStates(Held):
     @property
     def is_resumable(self) -> bool:
         return bool(self.checkpoints)
+
+    @property
+    def is_final(self) -> bool:
+        return self.is_resumable and self.num_lasting == len(self.tokens)
+
+    def improved(self, other: Held) -> Held:
+        assert isinstance(other, HeldStates)
+        longer = max(self, other, key=lambda each: each.num_lasting)
+        return replace(longer, checkpoints=self.checkpoints or other.checkpoints)
 
 
 class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here

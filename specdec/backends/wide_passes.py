@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from specdec.models.architecture import STARTS_EMPTY
+from specdec.models.notes import lock_of
 
 _NO_LIMIT = (0.0, math.inf)
 
@@ -85,7 +86,8 @@ class _ScanStart(TorchFunctionMode):
 
 def limited_modules(model: PreTrainedModel) -> list[Any]:
     """Return the modules of a model that limit their time steps in wide passes."""
-    return [module for module in model.modules() if tuple(getattr(module, "time_step_limit", _NO_LIMIT)) != _NO_LIMIT]
+    with lock_of(model):  # passes of other threads lift the limits
+        return [each for each in model.modules() if tuple(getattr(each, "time_step_limit", _NO_LIMIT)) != _NO_LIMIT]
 
 
 @contextmanager

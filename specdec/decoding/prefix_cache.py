@@ -109,23 +109,53 @@ class Prefixes:
 
     def _save(self, row: CacheRow, text: Sequence[int]) -> _Block | None:
         """Save a text's blocks; returns the last cached one."""
-        *_, last = None, *self._known(text)
-        self._touch(last)  # so that none of them is dropped for a later block
-        begin = 0 if last is None else last.end
+        path = list(self._known(text))
+        self._touch(path[-1] if path else None)  # so that none of them is dropped for a later block
         try:
-            for start in range(begin, row.length - _BLOCK + 1, _BLOCK):
-                held = self._target.hold(row, start, start + _BLOCK)
-                if (start // _BLOCK + 1) * held.num_bytes > self._max_bytes:
-                    return last
-                self._make_room(held.num_bytes)
-                block = _Block(last, start + _BLOCK, tuple(text[start : start + _BLOCK]), held, held.num_bytes)
-                self._siblings(last)[block.tokens] = block
-                self._blocks[block] = None
-                self.num_bytes += held.num_bytes
-                last = block
+            if self._improve(row, path):
+                self._add(row, text, path)
         finally:
-            self._touch(last)
-        return last
+            self._touch(path[-1] if path else None)
+        return path[-1] if path else None
+
+    def _improve(self, row: CacheRow, path: Sequence[_Block]) -> bool:
+        """Improve the copies of a text's blocks by those of a row; False if there is no room."""
+        num_bytes = sum(block.num_bytes for block in path)
+        for block in path:
+            if block.held.is_final:
+                continue
+            held = block.held.improved(self._target.hold(row, block.end - _BLOCK, block.end))
+            num_added = held.num_bytes - block.held.num_bytes
+            num_bytes += num_added
+            if num_bytes > self._max_bytes:
+                return False
+            self._make_room(num_added)
+            block.held = held
+            block.num_bytes += num_added
+            self.num_bytes += num_added
+        return True
+
+    def _add(self, row: CacheRow, text: Sequence[int], path: list[_Block]) -> None:
+        """Add the blocks that follow a text's known ones to the cache and to ``path``, as far as there is room.
+
+        The last one is one that a row can continue from.
+        """
+        num_bytes, begin = sum(block.num_bytes for block in path), len(path) * _BLOCK
+        end = row.length // _BLOCK * _BLOCK
+        while end > begin and not self._target.hold(row, end - _BLOCK, end).is_resumable:
+            end -= _BLOCK
+        for start in range(begin, end, _BLOCK):
+            held = self._target.hold(row, start, start + _BLOCK)
+            num_bytes += held.num_bytes
+            if num_bytes > self._max_bytes:
+                return
+            self._make_room(held.num_bytes)
+            last = path[-1] if path else None
+            block = _Block(last, start + _BLOCK, tuple(text[start : start + _BLOCK]), held, held.num_bytes)
+            self._siblings(last)[block.tokens] = block
+            self._blocks[block] = None
+            self.num_bytes += held.num_bytes
+            path.append(block)
 
     def _save_states(self, last: _Block | None, retention: Retention) -> None:
         """Add a strategy's states to the blocks up to ``last``, from the text's first, while other blocks make room."""

@@ -43,7 +43,8 @@ def measure_costs(
 
     Untimed passes come first, for at most ``seconds`` per target, until they are warm. After half of ``seconds``, no
     further size is measured; after all of ``seconds``, no round begins except the first three, which may take as long
-    again. Costs of larger sizes than could be measured are extrapolated in proportion to their size.
+    again. Costs of larger sizes than could be measured are extrapolated in proportion to their size. A target without
+    drafts is timed on single tokens only, because it reads each in a pass of its own.
 
     Args:
         plain: drives the model as ordinary plain decoding does, if ``target`` has other numerics.
@@ -55,7 +56,8 @@ def measure_costs(
     if shapes.takes_trees:
         most_deep = min(most_deep, context)
     tokens = rng.integers(shapes.vocab_size, size=context).tolist()
-    trees = {size: _tree(rng, shapes.vocab_size, size, shapes.takes_trees, most_deep) for size in sizes}
+    timed = sizes if shapes.takes_drafts else (1,)
+    trees = {size: _tree(rng, shapes.vocab_size, size, shapes.takes_trees, most_deep) for size in timed}
     with ExitStack() as opened:
         drafted = opened.enter_context(_Driver.opened(target, tokens, timer))
         ordinary = None if plain is None else opened.enter_context(_Driver.opened(plain, tokens, timer))

@@ -86,7 +86,7 @@ def _try_out_chains(backend: HFBackend) -> Tried:
     backend.shapes = replace(backend.shapes, takes_trees=False)
     tried = _try_out(backend)
     if tried.fault and state_kinds(backend.model.config.get_text_config()):
-        backend.drop_drafts(tried.fault)
+        backend.read_stepwise(tried.fault)
         tried = _try_out(backend)
     if tried.fault:
         raise ModelError(_refusal(backend.model, backend.reason, tried.fault))

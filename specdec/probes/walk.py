@@ -175,9 +175,10 @@ class _Walker:
     def _tree(self, position: int, size: int, stop: int) -> tuple[DraftTree, list[int]]:
         """Return a tree of about ``size`` nodes that contains the text from a position on, and the text's path.
 
-        The path ends before ``stop``. If the model supports chains only, the tree is the path.
+        The path ends before ``stop``. If the model supports chains only, the tree is the path; without drafts, a root.
         """
-        text = self.done.tokens[position : min(stop, position + _LONGEST_PATH)]
+        longest = _LONGEST_PATH if self.target.shapes.takes_drafts else 1
+        text = self.done.tokens[position : min(stop, position + longest)]
         tree, path = DraftTree(text[0]), [ROOT]
         for token in text[1:]:
             self._add_beside(tree, position)

@@ -14,6 +14,7 @@ from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
+from specdec.probes.costs import measure_costs
 from specdec.probes.examination import examine
 from specdec.record import StepRecord
 from specdec.target import Target
@@ -208,6 +209,37 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monk
         assert any("decoded without drafts: its linear_attention layers keep a state" in n for n in results[0].notes)
         kept, fresh = (Generator(model, proposer="prompt_lookup") for _ in range(2))
         assert conversations(kept, fresh, families.VOCAB, 1) > 0
+
+
+def test_recurrent_gemma_in_half_precision_decodes() -> None:
+    config_class, arguments = families.RECURRENT_GEMMA
+    model = families.make(config_class, {**arguments, "num_hidden_layers": 6}).to(torch.bfloat16)
+    with pytest.warns(UserWarning, match="decoding with fast numerics"):
+        generator = Generator(model, proposer="autoregressive")
+    assert len(generator.generate([3, 4, 5] * 3, max_new_tokens=6, eos_token_id=()).token_ids) == 6
+
+
+def test_a_prompt_is_read_anew_if_its_time_steps_are_limited_and_only_beginnings_can_be_read() -> None:
+    model = made("nemotron_h")
+    backend = HFBackend.load(model, compiler)
+    backend.shapes = replace(backend.shapes, takes_trees=False)
+    backend.read_stepwise("of a test")
+    target = Target(backend, compiler)
+    row, fed = target.open(capacity=64), counted(model)
+    target.read_all(row, list(range(2, 40)))
+    target.rollback(row, 38)
+    planned = target.compile({row: DraftTree(7)}, {row: [5, 6]})
+    target.forward(planned)
+    assert fed == [38, 41]
+
+
+def test_a_model_without_drafts_is_timed_on_single_tokens() -> None:
+    model = families.make(*families.RECURRENT_GEMMA)
+    backend, fed = loaded(model), counted(model)
+    costs = measure_costs(Target(backend, compiler), sizes=(1, 4), context=16, repeats=1)
+    assert costs.sizes == (1, 4)
+    assert costs.at(4) == 4 * costs.at(1)
+    assert fed[1:] == [1] * len(fed[1:])
 
 
 def test_a_scan_that_does_not_start_from_zeros_is_noticed() -> None:

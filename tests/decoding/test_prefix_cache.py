@@ -70,13 +70,13 @@ def test_an_answer_is_kept_for_the_next_turn() -> None:
     assert copied == (len(prompt) + len(answer) - 1) // _BLOCK * _BLOCK
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "nemotron_h"])
-def test_the_next_turn_continues_from_a_kept_state(name: str) -> None:
+@pytest.mark.parametrize(("name", "num_tokens"), [("nemotron_h", 30), *(("qwen3_next", each) for each in (30, 45))])
+def test_the_next_turn_continues_from_a_kept_state(name: str, num_tokens: int) -> None:
     model, prompt = families.make(*families.STATES[name]), random_text(random.Random(2), families.VOCAB, 80)
     fed = list[int]()
     model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0].numel()))
     kept, fresh = (Generator(model, proposer="autoregressive") for _ in range(2))
-    settings: dict[str, Any] = {"max_new_tokens": 30, "eos_token_id": ()}
+    settings: dict[str, Any] = {"max_new_tokens": num_tokens, "eos_token_id": ()}
     with kept.open_batch(max_prefix_bytes=1 << 24) as batch:
         ((answer, _),) = decode(batch, [prompt], **settings)
         following = [*prompt, *answer, 5, 7, 3]
@@ -87,7 +87,45 @@ def test_the_next_turn_continues_from_a_kept_state(name: str) -> None:
         ((_, none),) = decode(batch, [prompt[:40]], **settings)
     assert tokens == list(fresh.generate(following, **settings).token_ids)
     assert (copied, none) == (96, 0)
-    assert num_read == len(following) - (80 if name == "nemotron_h" else 95)  # from the last checkpoint before
+    assert num_read == len(following) - 80  # from the last checkpoint before
+
+
+def test_each_turn_of_a_chat_is_the_text_from_scratch_where_time_steps_are_limited_in_prompts() -> None:
+    model, settings = families.make(*families.STATES["nemotron_h"]), {"eos_token_id": ()}
+    kept, fresh = (Generator(model, proposer="autoregressive") for _ in range(2))
+    rng, num_reused = random.Random(1), 0
+    for _ in range(3):
+        text = list[int]()
+        with kept.open_batch(max_prefix_bytes=1 << 24) as batch:
+            for num_added, num_tokens in ((20, 80), (25, 20), (5, 30)):
+                text += random_text(rng, families.VOCAB, num_added)
+                ((tokens, copied),) = decode(batch, [text], max_new_tokens=num_tokens, **settings)
+                assert tokens == list(fresh.generate(text, max_new_tokens=num_tokens, **settings).token_ids)
+                text += tokens
+                num_reused += copied
+    assert num_reused == 3 * (_BLOCK + 4 * _BLOCK)
+
+
+def test_a_block_that_is_known_gets_a_state_that_a_later_row_has() -> None:
+    generator = Generator(families.make(*families.STATES["qwen3_next"]), proposer="autoregressive")
+    shared = random_text(random.Random(3), families.VOCAB, 2 * _BLOCK)
+    with generator.open_batch(max_prefix_bytes=1 << 24) as batch:
+        texts = [[*shared, *shared[:_BLOCK]], shared, [*shared, 5, 7, 3]]
+        copied = [decode(batch, [text], max_new_tokens=2, eos_token_id=())[0][1] for text in texts]
+    assert copied == [0, 0, 2 * _BLOCK]
+
+
+def test_blocks_of_different_sizes_fill_the_bound_and_those_without_a_state_at_their_end_are_not_kept() -> None:
+    generator = Generator(families.make(*families.STATES["qwen3_next"]), proposer="autoregressive")
+    prompt, copied = random_text(random.Random(2), families.VOCAB, 3 * _BLOCK), list[int]()
+    max_bytes = 1 << 24
+    for _ in range(2):
+        with generator.open_batch(max_prefix_bytes=max_bytes) as batch:
+            copied += [decode(batch, [text], max_new_tokens=2)[0][1] for text in (prompt, [*prompt, 5])]
+            max_bytes = batch.prefixes.num_bytes
+            decode(batch, [random_text(random.Random(4), families.VOCAB, _BLOCK + 8)], max_new_tokens=2)
+            assert batch.prefixes.num_bytes == max_bytes
+    assert copied == [0, 3 * _BLOCK] * 2
 
 
 def test_the_least_recently_used_goes_and_the_bound_holds() -> None:

@@ -176,8 +176,6 @@ class Growth:
 
         The mask is computed here, and so for few nodes without children.
         """
-        if self._constraint is None:
-            return True
         state = self._constraint_states[node]
         try:
             return state is not None and state.allows(token)
