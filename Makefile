@@ -82,7 +82,7 @@ $(WRITES_DOCS): $(INSTALLED)
 	touch $@
 
 $(HAS_OPENVINO): $(INSTALLED) plugins/specdec-openvino/pyproject.toml
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable plugins/specdec-openvino
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable "plugins/specdec-openvino[rounded]"
 	touch $@
 
 $(CONVERTS): $(INSTALLED)

@@ -24,7 +24,7 @@ from specdec.backends.base import Deviation
 from specdec.errors import ModelError, in_one_line, is_out_of_memory
 from specdec.models.architecture import name_of
 from specdec.models.own_forward import own_logits
-from specdec.probes.walk import Walk, WrongLayout, walk
+from specdec.probes.walk import Walk, WrongLayout, distances, walk
 from specdec.target import Target
 from specdec.weights.layers import rounds_rows
 
@@ -134,11 +134,11 @@ def _fault(
     """Return the first kind of pass whose logits deviate from the model's, at the first or the last tokens, or ""."""
     errors: dict[str, list[_Error]] = {}
     far, spread = len(walked.tokens) - len(far_logits), _spread(reference)
-    for kind, position, logits in _passes(walked):
+    for kind, position, logits in walked.passes():
         is_near = position < len(reference)
         expected = reference[position] if is_near else far_logits[position - far]
         bound = bounds[position] if is_near else far_bound
-        error = float(_distances(logits.float(), expected)) / spread
+        error = float(distances(logits.float(), expected)) / spread
         where = kind if is_near else f"{kind} after a long context"
         errors.setdefault(where, []).append((error / bound if math.isfinite(error) else math.inf, error, bound))
     for where, found in errors.items():
@@ -151,11 +151,6 @@ def _fault(
     return ""
 
 
-def _passes(walked: Walk) -> Iterator[tuple[str, int, torch.Tensor]]:
-    yield from (("a plain step", position, logits) for position, logits in walked.plain.items())
-    yield from ((found.kind, found.position, found.logits) for found in walked.others)
-
-
 def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tensor) -> torch.Tensor:
     """Return the largest error of a correct pass at the last ``len(reference)`` positions.
 
@@ -163,7 +158,7 @@ def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tens
     """
     with _rounded_otherwise(model):
         logits = own_logits(model, [tokens] * _ROUNDINGS, len(reference))
-    noise = _distances(logits, reference).amax(0) / _spread(reference)
+    noise = distances(logits, reference).amax(0) / _spread(reference)
     # Every position may deviate as much as a quarter of the positions do; larger deviations are allowed in place.
     return (_MOST_NOISE * noise.clamp_min(float(noise.quantile(_COMMON)))).clamp_min(_LEAST_BOUND)
 
@@ -182,11 +177,6 @@ def _rounded_otherwise(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _distances(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Return the root mean square difference of logits, ``(…, vocab)``, over the vocabulary: ``(…,)``."""
-    return (logits - expected).square().mean(-1).sqrt()
 
 
 def _spread(logits: torch.Tensor) -> float:

@@ -53,6 +53,11 @@ class Walk:
     plain: dict[int, torch.Tensor] = field(default_factory=dict)
     others: list[Found] = field(default_factory=list)
 
+    def passes(self) -> Iterator[tuple[str, int, torch.Tensor]]:
+        """Yield the kind of pass, the position and the logits of all of them, plain steps first."""
+        yield from (("a plain step", position, logits) for position, logits in self.plain.items())
+        yield from ((found.kind, found.position, found.logits) for found in self.others)
+
     def deviation(self) -> Deviation:
         """Return the first kind of pass whose bits differ from plain steps, and the largest difference of a logit.
 
@@ -66,6 +71,11 @@ class Walk:
                 difference = (found.logits.double() - expected.double()).abs().max()
                 noise = max(noise, float(difference.nan_to_num(float("inf"), float("inf"))))
         return Deviation(where, noise)
+
+
+def distances(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Return the root mean square difference of logits, ``(…, vocab)``, over the vocabulary: ``(…,)``."""
+    return (logits - expected).square().mean(-1).sqrt()
 
 
 def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None = None, is_timed: bool = True) -> Walk:

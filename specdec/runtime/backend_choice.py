@@ -109,10 +109,10 @@ def read_model(
     try:
         loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
     except ModelError as error:
-        if not has_failed:
+        if not reasons:
             raise
-        tried = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise ModelError(f"{error}. Tried before torch: {tried}") from error
+        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise ModelError(f"{error}. Backends passed over before torch: {others}") from error
     return _remarked(source, Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed))
 
 

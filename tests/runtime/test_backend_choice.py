@@ -23,28 +23,14 @@ from specdec.plugins import registry as plugins
 from specdec.runtime.backend_choice import why_torch
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.testing import toy_tokenizer
 from tests.support import families
 from tests.support.plain import decode_model
 from tests.support.preferred_engine import Engine, install
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
+TOKENIZER = toy_tokenizer(families.VOCAB)
 SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "eos_token_id": ()}
-
-
-class Letters:
-    """A tokenizer of 96 letters."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - 32 for letter in text]}
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(chr(token + 32) for token in ids)
-
-    def get_vocab(self) -> dict[str, int]:
-        return {chr(token + 32): token for token in range(len(self))}
-
-    def __len__(self) -> int:
-        return families.VOCAB
 
 
 @pytest.fixture(name="heard")
@@ -69,7 +55,7 @@ def _installing(monkeypatch: pytest.MonkeyPatch, heard: list[ModelSource]) -> In
 def quietly(name: str, **options: Any) -> Generator:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return Generator(name, Letters(), **options)
+        return Generator(name, TOKENIZER, **options)
 
 
 def text_of(generator: Generator) -> list[int]:
@@ -77,7 +63,7 @@ def text_of(generator: Generator) -> list[int]:
 
 
 def plain(folder: str, dtype: Any = "auto") -> list[int]:
-    return decode_model(load_pretrained(folder, Letters(), dtype)[0], PROMPT, 6, None, eos=())
+    return decode_model(load_pretrained(folder, TOKENIZER, dtype)[0], PROMPT, 6, None, eos=())
 
 
 def test_a_folder_is_read_by_the_engine_and_the_first_result_says_so(install: Install, folder: str) -> None:
@@ -110,8 +96,8 @@ def test_without_an_engine_nothing_is_said(monkeypatch: pytest.MonkeyPatch, fold
 
 def test_hf_and_a_model_object_stay_with_torch(install: Install, heard: list[ModelSource], folder: str) -> None:
     install()
-    model, _ = load_pretrained(folder, Letters())
-    for generator in (quietly(folder, backend="hf"), Generator(model, Letters())):
+    model, _ = load_pretrained(folder, TOKENIZER)
+    for generator in (quietly(folder, backend="hf"), Generator(model, TOKENIZER)):
         assert not isinstance(generator.model, Engine)
         assert not [note for note in generator.generate(PROMPT, **SETTINGS).notes if "swift" in note]
     assert heard == []
@@ -139,7 +125,7 @@ def test_an_engine_that_fails_gives_way_to_torch_and_the_reason_is_said_once(
 ) -> None:
     install(**failing)
     with pytest.warns(UserWarning, match="decoding with torch, not with swift: ") as told:
-        generator = Generator(folder, Letters())
+        generator = Generator(folder, TOKENIZER)
     (error,) = failing.values()
     assert [str(error) in str(each.message) for each in told] == [True]
     assert told[0].filename == __file__
@@ -179,7 +165,7 @@ def test_what_needs_torchs_layers_is_torchs(
     install: Install, heard: list[ModelSource], folder: str, options: dict[str, Any], reason: str
 ) -> None:
     install()
-    generator = Generator(folder, Letters(), **options)
+    generator = Generator(folder, TOKENIZER, **options)
     assert not isinstance(generator.model, Engine)
     assert generator._binding._note == f"decoding with torch, not with swift: {reason}"
     assert heard == []
@@ -192,7 +178,7 @@ def test_a_kernel_is_of_torchs_layers_as_well() -> None:
 
 def test_a_draft_model_of_its_own_needs_none(install: Install, folder: str) -> None:
     install()
-    generator = quietly(folder, proposer=DraftModelProposer(model=folder, tokenizer=Letters(), num_tokens=2))
+    generator = quietly(folder, proposer=DraftModelProposer(model=folder, tokenizer=TOKENIZER, num_tokens=2))
     assert isinstance(generator.model, Engine)
     assert text_of(generator) == plain(folder)
     assert not MergedProposer([LookaheadProposer()]).reads_layers
@@ -253,16 +239,16 @@ def test_a_loaded_model_has_its_device_and_dtype(options: dict[str, Any], fault:
 )
 def test_a_device_and_a_dtype_that_can_not_be_had_are_refused(folder: str, options: dict[str, Any], fault: str) -> None:
     with pytest.raises(RequestError, match=fault):
-        Generator(folder, Letters(), **options)
+        Generator(folder, TOKENIZER, **options)
 
 
 def test_a_comparison_takes_an_engine_that_all_of_its_strategies_can_have(
     install: Install, heard: list[ModelSource], folder: str
 ) -> None:
     install()
-    common: dict[str, Any] = {"tokenizer": Letters(), "repeats": 1, "max_new_tokens": 4}
+    common: dict[str, Any] = {"tokenizer": TOKENIZER, "repeats": 1, "max_new_tokens": 4}
     assert compare(folder, {"a": "jacobi"}, [PROMPT], **common).plan.strategies
     assert len(heard) == 1
     compare(folder, {"a": "jacobi", "b": "draft_model:layers=1"}, [PROMPT], **common)
-    Tuner(folder, "draft_model", [PROMPT], tokenizer=Letters(), space={"layers": [1]})
+    Tuner(folder, "draft_model", [PROMPT], tokenizer=TOKENIZER, space={"layers": [1]})
     assert len(heard) == 1

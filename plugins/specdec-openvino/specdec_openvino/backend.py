@@ -243,7 +243,10 @@ def _shapes_of_config(config: Any, name: str, graphs: Graphs) -> Shapes:
     attention = attention_kinds(config, name)
     expected = {0 if window is None else window.size for window in attention.values()}
     if windows != expected:
-        raise ModelError(f"{name} has windows of {sorted(windows)} tokens, and its config.json says {sorted(expected)}")
+        raise ModelError(
+            f"{name} has windows of {sorted(windows)} tokens, and its config.json says {sorted(expected)}: use its "
+            "checkpoint with backend='hf'"
+        )
     return _driven(
         Shapes(
             vocab_size=config.vocab_size,

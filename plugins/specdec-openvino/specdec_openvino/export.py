@@ -13,7 +13,6 @@ import openvino as ov
 import torch
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
-from transformers import AutoConfig, GenerationConfig
 
 from specdec import ModelError
 from specdec.errors import in_one_line
@@ -24,7 +23,7 @@ from specdec_openvino.export_proof import PlainExport
 from specdec_openvino.kept import Conversion, Facts
 from specdec_openvino.names import name_of_folder
 from specdec_openvino.options import OpenVINOOptions
-from specdec_openvino.origin import Origin, Prove
+from specdec_openvino.origin import ModelFolder, Prove
 from specdec_openvino.outside import LEAST_OWN, Checkpoint, Place, take_out
 from specdec_openvino.parting import serialized
 
@@ -33,6 +32,7 @@ _LFS = b"version https://git-lfs"
 _AGAIN = "Download it again, or export the model again with optimum-cli export openvino"
 _TASK = "export it with optimum-cli export openvino --task text-generation-with-past"
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
+_CHECKPOINT = "give the checkpoint that it was exported from"
 _PAGED, _WINDOW = "PagedAttentionExtension", 10  # the operation, and the number of its input with the window
 _PASSING = {"Convert", "Multiply", "Divide", "Add", "Subtract", "Tanh", "Reshape", "Squeeze", "Unsqueeze"}
 
@@ -42,14 +42,11 @@ def is_export(folder: Path) -> bool:
     return (folder / GRAPH).is_file() and not any(folder.glob("*.safetensors"))
 
 
-class Export(Origin):
+class Export(ModelFolder):
     """A folder with an exported graph and its weights, which conversions read in place."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self._name, self.source, self.folder = name, folder, folder
-
     def state(self, device: str) -> str:
-        return name_of_folder(self.source, device)
+        return name_of_folder(self.source, device, is_export=True)
 
     def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
         files = self._files()
@@ -59,8 +56,8 @@ class Export(Origin):
         self._check(graph)
         try:
             layers = _paged(graph)
-        except RuntimeError as error:
-            raise self._refusal(f"its attention can't be paged ({in_one_line(error)})") from error
+        except (RuntimeError, ValueError, KeyError) as error:  # a graph of another form
+            raise self._refusal(f"its attention can't be paged ({in_one_line(error)}): {_CHECKPOINT}") from error
         met, own = take_out(graph, weights)
         facts = Facts(
             tuple(layers), torch.float32, str(self.source.resolve()), {name: places[name] for name in sorted(met)}
@@ -68,15 +65,6 @@ class Export(Origin):
         graphs = Graphs(Conversion(facts, *serialized(graph), own), {name: weights[name] for name in met}, files.let_go)
         prove(PlainExport(self._read(files), self.config(), self._name), graphs)
         return graphs
-
-    def config(self) -> Any:
-        return AutoConfig.from_pretrained(self.source)
-
-    def generation_config(self, config: Any) -> Any:
-        try:
-            return GenerationConfig.from_pretrained(self.source)
-        except OSError:  # it has none
-            return super().generation_config(config)
 
     def _files(self) -> Checkpoint:
         path = self.source / WEIGHTS
@@ -101,14 +89,18 @@ class Export(Origin):
 
     def _check(self, graph: ov.Model) -> None:
         inputs = {name for each in graph.inputs for name in each.get_names()}
-        if not any(LOGITS in output.get_names() for output in graph.outputs):
+        outputs = [output.get_names() for output in graph.outputs]
+        if not any(LOGITS in names for names in outputs):
             raise self._refusal(f"it was exported for another task, since it has no {LOGITS}: {_TASK}")
+        if len(outputs) > 1:
+            others = sorted(min(names, default="one without a name") for names in outputs if LOGITS not in names)
+            raise self._refusal(f"it has outputs besides {LOGITS} ({', '.join(others)}): {_CHECKPOINT}")
         if "beam_idx" not in inputs:
             raise self._refusal(f"it keeps no keys and values between passes: {_TASK}")
         if unknown := sorted(inputs - _INPUTS):
-            raise self._refusal(f"it has inputs that specdec doesn't give: {', '.join(unknown)}")
+            raise self._refusal(f"it has inputs that specdec doesn't give ({', '.join(unknown)}): {_CHECKPOINT}")
         if "position_ids" not in inputs:
-            raise self._refusal("it takes no position_ids")
+            raise self._refusal(f"it takes no position_ids: {_CHECKPOINT}")
 
     def _refusal(self, reason: str) -> ModelError:
         return ModelError(f"can't load OpenVINO's export {self._name!r}: {reason}")

@@ -1,7 +1,7 @@
 """Compares an export's passes under specdec with its own plain decoding."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,7 +11,7 @@ import openvino as ov
 import torch
 from openvino.properties import hint
 
-from specdec.probes.walk import Walk, WrongLayout, walk
+from specdec.probes.walk import WrongLayout, distances, walk
 from specdec.target import Target
 
 _LEAST_BOUND, _MOST_NOISE = 1e-3, 4.0  # of an error over the logits' spread: in any case, and over that of plain steps
@@ -39,14 +39,15 @@ class PlainExport:
         request.reset_state()
         steps = [_logits(request, [token], at)[0] for at, token in enumerate(walked.tokens[:_NUM_STEPS])]
         spread = float(expected.std().clamp_min(1e-6))
-        noise = _distance(torch.stack(steps), expected[:_NUM_STEPS]).max() / spread
+        noise = distances(torch.stack(steps), expected[:_NUM_STEPS]).max() / spread
         bound = max(float(noise) * _MOST_NOISE, _ROUNDED_BOUND if self._is_rounded else _LEAST_BOUND)
         errors = defaultdict[str, list[float]](list)
-        for kind, position, logits in _passes(walked):
-            errors[kind].append(float(_distance(logits.float(), expected[position])) / spread)
+        for kind, position, logits in walked.passes():
+            errors[kind].append(float(distances(logits.float(), expected[position])) / spread)
         for kind, found in errors.items():
-            if not median(found) <= bound:  # NaN too
-                return f"{kind} is off from its own by {median(found):.2g} of the logits' spread; allowed {bound:.2g}"
+            error = median(found) if all(map(math.isfinite, found)) else math.inf  # NaN has no order
+            if not error <= bound:  # a bound of NaN too
+                return f"{kind} is off from its own by {error:.2g} of the logits' spread; allowed {bound:.2g}"
         return ""
 
     @property
@@ -64,11 +65,6 @@ class PlainExport:
         return ov.Core().compile_model(self.graph, "CPU", wide).create_infer_request()
 
 
-def _passes(walked: Walk) -> Iterator[tuple[str, int, torch.Tensor]]:
-    yield from (("a plain step", position, logits) for position, logits in walked.plain.items())
-    yield from ((found.kind, found.position, found.logits) for found in walked.others)
-
-
 def _logits(request: ov.InferRequest, tokens: list[int], past: int) -> torch.Tensor:
     """Return the logits of tokens after ``past`` others, (tokens, vocab)."""
     length = past + len(tokens)
@@ -79,7 +75,3 @@ def _logits(request: ov.InferRequest, tokens: list[int], past: int) -> torch.Ten
         "beam_idx": np.zeros(1, np.int32),
     }
     return torch.from_numpy(request.infer(given)["logits"][0].copy())
-
-
-def _distance(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    return (logits - expected).square().mean(-1).sqrt()

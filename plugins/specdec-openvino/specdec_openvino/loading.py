@@ -1,6 +1,7 @@
 """Makes graphs from a model, a folder or a hub name, and compares them with the model on this device."""
 
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.origin import CheckpointFolder, GgufFile, Origin, Prove
 from specdec_openvino.outside import Checkpoint, weights_of
 from specdec_openvino.parting import taken_out
-from specdec_openvino.rounding import rounded
+from specdec_openvino.rounding import Rounding, rounded
 
 _FOLDER = "openvino"
 
@@ -35,13 +36,11 @@ def check(options: OpenVINOOptions) -> None:
     """Check the options before a conversion, which takes seconds.
 
     Raises:
-        ModelError: for a device that OpenVINO doesn't list, or rounded weights without nncf.
+        ModelError: for a device that OpenVINO doesn't list, or a group size without 4-bit weights.
     """
     devices = ov.Core().available_devices
     if options.device.split(".")[0] not in {name.split(".")[0] for name in devices}:
         raise ModelError(f"OpenVINO has no device {options.device!r} here: it has {', '.join(devices)}")
-    if options.weights != "model" and find_spec("nncf") is None:
-        raise ModelError(f"weights={options.weights} needs nncf: pip install nncf")
     if "group_size" in options.model_fields_set and not options.weights.startswith("int4"):
         raise ModelError("group_size is for 4-bit weights, since 8 bits have a scale per channel: add weights=int4")
 
@@ -50,7 +49,8 @@ def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) ->
     """Return a model's graphs, which read its own weights; all backends share them until the model changes.
 
     Raises:
-        ModelError: if the model can't be converted, or has other logits afterwards, with the reason.
+        ModelError: if the model can't be converted, or has other logits afterwards, with the reason; for rounded
+            weights without nncf.
     """
     devices = {tensor.device.type for tensor in model.state_dict().values()}
     if devices != {"cpu"}:
@@ -63,6 +63,7 @@ def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) ->
         question = "openvino", device, fingerprint_of(model)
         graphs: Graphs | None = notes.shared.get((*question, rounding))
         if graphs is None:
+            _check_nncf(options)
             graphs = notes.shared.get((*question, None)) or _graphs_of(model, device, options, prove)
             if rounding is None:
                 notes.shared[(*question, None)] = graphs
@@ -94,7 +95,8 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
     For another dtype than a folder's files have, the torch model itself is returned.
 
     Raises:
-        ModelError: if the model can't be loaded or converted, with the reason.
+        ModelError: if the model can't be loaded or converted, with the reason; for rounded weights that aren't cached,
+            without nncf.
     """
     check(options)
     if source.device not in {"", "cpu"}:
@@ -149,14 +151,32 @@ def _graphs_from(origin: Origin, options: OpenVINOOptions, prove: Prove) -> tupl
     path = path_in(_folder(), state)
     if rounding is None:
         return _known_graphs(path, origin, options) or _new_graphs(path, origin, options, prove), path.name
-    rounded_path = path_in(_folder(), f"{state}-{rounding.key}")
+    rounded_path = _path_of_rounded(state, rounding)
     graphs = _known_graphs(rounded_path, origin, options)
     if graphs is None:
+        _check_nncf(options)
         graphs = _known_graphs(path, origin, options) or _new_graphs(path, origin, options, prove)
         made = rounded(graphs.conversion, graphs.weights, rounding, options.device)
         _keep(made, rounded_path, state)
         graphs = _known_graphs(rounded_path, origin, options) or Graphs(made, {})  # a file's memory, if there is one
     return graphs, rounded_path.name
+
+
+def _path_of_rounded(state: str, rounding: Rounding) -> Path:
+    """Return the file of a conversion rounded by the installed nncf, or without nncf, by the version that made one."""
+    if _has_nncf():
+        return path_in(_folder(), f"{state}-{rounding.key(version('nncf'))}")
+    made = path_in(_folder(), f"{state}-{rounding.key('*')}")
+    return next(made.parent.glob(made.name), made)
+
+
+def _check_nncf(options: OpenVINOOptions) -> None:
+    if options.rounding is not None and not _has_nncf():
+        raise ModelError(f"weights={options.weights} needs nncf: pip install nncf")
+
+
+def _has_nncf() -> bool:
+    return find_spec("nncf") is not None
 
 
 def _known_graphs(path: Path, origin: Origin, options: OpenVINOOptions) -> Graphs | None:

@@ -50,13 +50,16 @@ def name_of_model(model: PreTrainedModel, device: str) -> str:
     return named.hex()
 
 
-def name_of_folder(folder: Path, device: str) -> str:
-    """Return the name of a checkpoint's conversion for a device, from its files, without reading the weights.
+def name_of_folder(folder: Path, device: str, is_export: bool = False) -> str:
+    """Return the name of a folder's conversion for a device, from its files, without reading the weights.
 
     For a snapshot in the hub's cache, the folder's name is used: it is the commit, and files are fetched as needed.
+
+    Args:
+        is_export: True if an export is converted, in a folder to which its checkpoint may be fetched later.
     """
     named = _Digest(device)
-    named.add(folder.resolve())
+    named.add(folder.resolve(), *(["export"] if is_export else []))
     if folder.parent.name != "snapshots":
         for file in sorted(file for pattern in _READ for file in folder.glob(pattern)):
             named.add_file(file)

@@ -51,6 +51,22 @@ class Origin(ABC):
         return GenerationConfig.from_model_config(config)
 
 
+class ModelFolder(Origin):
+    """A folder with ``config.json``, given by its path or by a hub name."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name, self.source, self.folder = name, folder, folder
+
+    def config(self) -> Any:
+        return AutoConfig.from_pretrained(self.source)
+
+    def generation_config(self, config: Any) -> Any:
+        try:
+            return GenerationConfig.from_pretrained(self.source)
+        except OSError:  # it has none
+            return super().generation_config(config)
+
+
 class _TorchOrigin(Origin):
     """Files that torch loads, once, to convert the model."""
 
@@ -69,11 +85,12 @@ class _TorchOrigin(Origin):
         """Return a conversion without the weights that it can read from the files, and these weights."""
 
 
-class CheckpointFolder(_TorchOrigin):
+class CheckpointFolder(ModelFolder, _TorchOrigin):
     """A folder of safetensors files, in the dtype that they have."""
 
     def __init__(self, name: str, folder: Path, tokenizer: Any | None) -> None:
-        self._name, self._tokenizer, self.source, self.folder = name, tokenizer, folder, folder
+        super().__init__(name, folder)
+        self._tokenizer = tokenizer
 
     def state(self, device: str) -> str:
         return name_of_folder(self.source, device)
@@ -87,15 +104,6 @@ class CheckpointFolder(_TorchOrigin):
         places = Checkpoint.of(self.source).places_of(weights)
         found = {name: weights[name] for name in places}
         return taken_out(converted, found, source=str(self.source.resolve()), places=places)
-
-    def config(self) -> Any:
-        return AutoConfig.from_pretrained(self.source)
-
-    def generation_config(self, config: Any) -> Any:
-        try:
-            return GenerationConfig.from_pretrained(self.source)
-        except OSError:  # it has none
-            return super().generation_config(config)
 
 
 class GgufFile(_TorchOrigin):

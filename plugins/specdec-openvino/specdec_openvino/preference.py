@@ -22,9 +22,11 @@ def why_not(source: ModelSource, device: str) -> str:
 
     Whether the model can be converted is found out only by a conversion.
     """
-    if torch.device(source.torch_device).type != "cpu":
-        return f"the model is to be on {source.torch_device}"
-    if is_gguf(source.name) or is_export(Path(source.name)):
+    is_exported = is_export(Path(source.name))
+    place = source.device or "cpu" if is_exported else source.torch_device  # torch can't load an export onto a GPU
+    if torch.device(place).type != "cpu":
+        return f"the model is to be on {place}"
+    if is_gguf(source.name) or is_exported:
         return _why_not_in(source.dtype, device)
     is_offline = must_be_cached(source.name)
     if _file(source.name, _ADAPTER, is_offline) is not None:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import openvino as ov
@@ -38,10 +37,9 @@ class Rounding:
         groups = "channels" if self.group_size == _NO_GROUPS else f"{self.group_size}{'' if self.is_adjusted else '!'}"
         return f"{self.mode}-{groups}"
 
-    @property
-    def key(self) -> str:
-        """A name for files of conversions rounded like this, by this version of nncf."""
-        return f"{self}-nncf{version('nncf')}"
+    def key(self, version: str) -> str:
+        """Return a name for files of conversions rounded like this by a version of nncf."""
+        return f"{self}-nncf{version}"
 
 
 def rounded(conversion: Conversion, weights: Weights, rounding: Rounding, device: str) -> Conversion:

@@ -7,6 +7,7 @@ text-generation-with-past`` (optimum-intel 2.2.0, OpenVINO 2026.4.1).
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,24 @@ import numpy as np
 import openvino as ov
 import pytest
 import torch
-from specdec_openvino import export, export_proof
+from specdec_openvino import export, export_proof, loading
+from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.export import Export
 from specdec_openvino.kept import Conversion
+from specdec_openvino.model import OpenVINOModel
+from specdec_openvino.origin import CheckpointFolder
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError
+from specdec.models.loading import ModelSource
+from specdec.plugins.registry import load_plugins
+from specdec.runtime.backend_choice import read_model
+from specdec.testing import toy_tokenizer
 
 PROMPTS = [[5, 9, 2, 5, 9], [7], [1, 2, 3, 1, 2, 3, 1, 2, 30, 31, 32, 33]]
+TOKENIZER = toy_tokenizer(96)
 GRAPH, WEIGHTS = "openvino_model.xml", "openvino_model.bin"
 Change = Callable[[Path], object]
-
-
-class Letters:
-    """A tokenizer of 96 letters."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - 32 for letter in text]}
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(chr(token + 32) for token in ids)
-
-    def __len__(self) -> int:
-        return 96
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def checkpoint_of(folder: Path) -> PreTrainedModel:
 
 
 def texts_of(folder: Path, **options: Any) -> list[list[int]]:
-    with Generator(str(folder), Letters(), backend="openvino", **options) as generator:
+    with Generator(str(folder), TOKENIZER, backend="openvino", **options) as generator:
         results = generator.generate(PROMPTS, max_new_tokens=32, eos_token_id=())
         return [list(result.token_ids) for result in results]
 
@@ -80,7 +77,7 @@ def test_the_text_is_that_of_the_checkpoint(folder: Path, home: Path, monkeypatc
         for ids in PROMPTS
     ]
     assert len({*map(tuple, expected)}) == len(PROMPTS)
-    with Generator(str(folder), Letters(), numerics="fast") as generator:  # the engine is found by itself
+    with Generator(str(folder), TOKENIZER, numerics="fast") as generator:  # the engine is found by itself
         drafted = generator.generate(PROMPTS, max_new_tokens=32, eos_token_id=())
         assert [list(result.token_ids) for result in drafted] == expected
         assert generator.open_target().shapes.takes_trees
@@ -94,15 +91,43 @@ def test_the_text_is_that_of_the_checkpoint(folder: Path, home: Path, monkeypatc
         assert texts_of(folder, proposer=proposer, numerics="exact") == expected, proposer
 
 
-def test_wrong_passes_are_found(folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = export_proof._logits
+Spoil = Callable[[torch.Tensor], torch.Tensor]
 
-    def shifted(request: Any, tokens: list[int], past: int) -> torch.Tensor:
-        return own(request, [token ^ 1 for token in tokens], past)
 
-    monkeypatch.setattr(export_proof, "_logits", shifted)
-    with pytest.raises(ModelError, match=r"has other logits after its conversion to OpenVINO: .*; give its checkpoint"):
+def rolled(logits: torch.Tensor) -> torch.Tensor:
+    return logits.roll(1)
+
+
+def nan(logits: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(logits, torch.nan)
+
+
+@pytest.mark.parametrize(("spoil", "is_once"), [(rolled, False), (nan, False), (nan, True)])
+def test_one_kind_of_wrong_passes_is_found(
+    folder: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Spoil,
+    is_once: bool,
+) -> None:
+    own = export_proof.walk
+
+    def spoiled(target: Any) -> Any:
+        walked = own(target)
+        kind = walked.others[0].kind
+        places = [place for place, found in enumerate(walked.others) if found.kind == kind]
+        assert 3 <= len(places) < len(walked.others)
+        for place in places[1:2] if is_once else places:
+            found = walked.others[place]
+            walked.others[place] = replace(found, logits=spoil(found.logits))
+        kinds.append(kind)
+        return walked
+
+    kinds = list[str]()
+    monkeypatch.setattr(export_proof, "walk", spoiled)
+    with pytest.raises(ModelError, match=r"has other logits after its conversion.*; give its checkpoint") as refused:
         texts_of(folder)
+    assert f" to OpenVINO: {kinds[0]} is off from its own by" in str(refused.value)
     assert not home.exists()
 
 
@@ -112,6 +137,28 @@ def rewritten(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 def encrypted(contents: bytes) -> bytes:
     return (np.frombuffer(contents, np.uint8) ^ 0x5A).tobytes()
+
+
+def changed(folder: Path, change: Callable[[ov.Model], object]) -> None:
+    graph = ov.Core().read_model(folder / GRAPH)
+    change(graph)
+    ov.save_model(graph, folder / "changed.xml", compress_to_fp16=False)
+    del graph  # which reads the file of weights
+    for suffix in (".xml", ".bin"):
+        (folder / f"changed{suffix}").rename((folder / GRAPH).with_suffix(suffix))
+
+
+def with_two_outputs(graph: ov.Model) -> None:
+    head = graph.get_results()[0].input_value(0).get_node()
+    output = head.input_value(0)
+    output.get_tensor().set_names({"hidden"})
+    graph.add_results([ov.opset13.result(output)])
+
+
+def without_attention(graph: ov.Model) -> None:
+    for node in graph.get_ops():
+        if node.get_type_name() == "ScaledDotProductAttention":
+            node.output(0).replace(node.input_value(0))
 
 
 DAMAGES: dict[str, tuple[Change, str]] = {
@@ -130,6 +177,18 @@ DAMAGES: dict[str, tuple[Change, str]] = {
         lambda it: rewritten(it / GRAPH, lambda whole: whole.replace(b"beam_idx", b"token_type")),
         "it keeps no keys and values between passes: export it with .* --task text-generation-with-past",
     ),
+    "another input": (
+        lambda it: changed(it, lambda graph: graph.input("position_ids").set_names({"token_type_ids"})),
+        r"specdec doesn't give \(token_type_ids\): give the checkpoint that it was exported from",
+    ),
+    "another output": (
+        lambda it: changed(it, with_two_outputs),
+        r"it has outputs besides logits \(hidden\): give the checkpoint that it was exported from",
+    ),
+    "no attention": (
+        lambda it: changed(it, without_attention),
+        r"its attention can't be paged \(.*\): give the checkpoint that it was exported from",
+    ),
 }
 
 
@@ -139,17 +198,41 @@ def test_exports_that_cannot_be_opened(folder: Path, damage: str) -> None:
     change(folder)
     for backend in ("openvino", "auto"):
         with pytest.raises(ModelError, match=re.compile(f"can't load.*{reason}", re.DOTALL)):
-            Generator(str(folder), Letters(), backend=backend)
+            Generator(str(folder), TOKENIZER, backend=backend)
 
 
 def test_another_dtype(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"dtype='bfloat16' is for checkpoints, .*'openvino:precision=bfloat16'"):
-        Generator(str(folder), Letters(), backend="openvino", dtype="bfloat16")
+        Generator(str(folder), TOKENIZER, backend="openvino", dtype="bfloat16")
 
 
 def test_what_torch_says_of_folders_without_a_checkpoint(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="It has an OpenVINO export: install the package specdec-openvino"):
-        Generator(str(folder), Letters(), backend="hf")
+    with pytest.raises(ModelError, match="It has an OpenVINO export: use backend='openvino'"):
+        Generator(str(folder), TOKENIZER, backend="hf")
     (folder / GRAPH).rename(folder / "model.onnx")
     with pytest.raises(ModelError, match="It has an ONNX export, which specdec doesn't read: give the checkpoint"):
-        Generator(str(folder), Letters(), backend="hf")
+        Generator(str(folder), TOKENIZER, backend="hf")
+
+
+def test_a_machine_with_a_gpu_runs_exports_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with Generator(str(folder), TOKENIZER) as generator:
+        assert isinstance(generator.model, OpenVINOModel)
+    passed_over = r"use backend='openvino'\. Backends passed over before torch: openvino: the model is to be on cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
+    with pytest.raises(ModelError, match=passed_over):
+        read_model(load_plugins(), "auto", ModelSource(str(folder), "cuda"), TOKENIZER)
+
+
+def test_a_snapshot_that_gets_its_checkpoint_later_is_converted_anew(folder: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "commit"
+    snapshot.parent.mkdir()
+    folder.rename(snapshot)
+    states = list[str]()
+    for kind in (Export, CheckpointFolder):
+        origin = loading._origin_of(ModelSource(str(snapshot)), TOKENIZER)
+        assert type(origin) is kind
+        states.append(origin.state("a device"))
+        (snapshot / "model.safetensors").touch()
+    assert states[0] != states[1]

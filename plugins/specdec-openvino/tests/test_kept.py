@@ -22,9 +22,11 @@ from specdec_openvino.kept import Conversion, Facts, path_in
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError
+from specdec.testing import toy_tokenizer
 
 Small = Callable[..., PreTrainedModel]
 MIB = 2**20
+TOKENIZER = toy_tokenizer(96)
 
 
 @pytest.fixture
@@ -38,19 +40,6 @@ def small(families: ModuleType) -> Small:
         return model
 
     return made
-
-
-class Letters:
-    """A tokenizer of 96 letters."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - 32 for letter in text]}
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(chr(token + 32) for token in ids)
-
-    def __len__(self) -> int:
-        return 96
 
 
 def text_of(model: Any, tokenizer: Any = None) -> list[int]:
@@ -319,7 +308,7 @@ def test_a_checkpoint_that_is_replaced_is_converted_anew(small: Small, home: Pat
         small(seed=seed).save_pretrained(checkpoint)
         for file in checkpoint.iterdir():
             os.utime(file, (1e9, 1e9))  # as where times are made equal
-        texts.append(text_of(str(checkpoint), Letters()))
+        texts.append(text_of(str(checkpoint), TOKENIZER))
     assert texts == [expected_of(small()), expected_of(small(seed=9))]
     assert len(conversions(home)) == 1  # the first one of the folder is gone
 
@@ -334,7 +323,7 @@ def test_a_checkpoint_without_some_of_its_configuration(small: Small, home: Path
     config.pop("dtype")
     (checkpoint / "config.json").write_text(json.dumps(config))
     ours, theirs = (
-        Generator(str(checkpoint), Letters(), backend=backend, proposer="autoregressive", numerics="fast").generate(
+        Generator(str(checkpoint), TOKENIZER, backend=backend, proposer="autoregressive", numerics="fast").generate(
             [5, 9, 2], max_new_tokens=12
         )
         for backend in ("openvino", "hf")
@@ -368,10 +357,10 @@ def test_a_folder_is_driven_without_torchs_weights(
 ) -> None:
     save(small(), checkpoint)
     expected = expected_of(AutoModelForCausalLM.from_pretrained(checkpoint))
-    assert text_of(str(checkpoint), Letters()) == expected
+    assert text_of(str(checkpoint), TOKENIZER) == expected
     forbid_conversion(monkeypatch)
     monkeypatch.setattr(origin, "load_pretrained", None)
-    assert text_of(str(checkpoint), Letters()) == expected
+    assert text_of(str(checkpoint), TOKENIZER) == expected
     (path,) = conversions(home)
     held = Conversion.find(path)
     assert held is not None
@@ -394,7 +383,7 @@ def test_a_graph_is_compiled_once(
     monkeypatch.setattr(engine.Compiled, "__init__", count)
     for start in (1, 2):
         with Generator(
-            str(checkpoint), Letters(), backend="openvino", numerics=numerics, proposer="autoregressive"
+            str(checkpoint), TOKENIZER, backend="openvino", numerics=numerics, proposer="autoregressive"
         ) as generator:
             generator.generate([5, 9, 2], max_new_tokens=12)
             assert len(compiled) == start

@@ -15,22 +15,11 @@ from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
 from specdec.models.loading import ModelSource
+from specdec.testing import toy_tokenizer
 
 Make = Callable[[str], PreTrainedModel]
 PROMPT = [5, 9, 2, 7, 1, 8]
-
-
-class Letters:
-    """A tokenizer of 96 letters."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - 32 for letter in text]}
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(chr(token + 32) for token in ids)
-
-    def __len__(self) -> int:
-        return 96
+TOKENIZER = toy_tokenizer(96)
 
 
 def text_of(generator: Generator) -> list[int]:
@@ -44,7 +33,7 @@ def _folder(make: Make, tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_the_engines_in_its_own_dtype(folder: Path, make: Make) -> None:
-    generator = Generator(str(folder), Letters())
+    generator = Generator(str(folder), TOKENIZER)
     assert isinstance(generator.model, OpenVINOModel)
     assert generator.shapes.dtype == torch.float32
     result = generator.generate(PROMPT, max_new_tokens=8, eos_token_id=())
@@ -53,10 +42,10 @@ def test_a_folder_is_the_engines_in_its_own_dtype(folder: Path, make: Make) -> N
 
 
 def test_a_dtype_that_is_asked_for_is_another_conversion(folder: Path) -> None:
-    own = text_of(Generator(str(folder), Letters()))
-    halved = Generator(str(folder), Letters(), dtype="bfloat16")
+    own = text_of(Generator(str(folder), TOKENIZER))
+    halved = Generator(str(folder), TOKENIZER, dtype="bfloat16")
     assert halved.shapes.dtype == torch.bfloat16
-    again = Generator(str(folder), Letters(), dtype="float32")
+    again = Generator(str(folder), TOKENIZER, dtype="float32")
     assert again.shapes.dtype == torch.float32
     assert text_of(again) == own
 
@@ -64,7 +53,7 @@ def test_a_dtype_that_is_asked_for_is_another_conversion(folder: Path) -> None:
 def test_what_can_not_be_converted_is_torchs(families: ModuleType, make: Make, tmp_path: Path) -> None:
     make("gemma2").save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="decoding with torch, not with openvino: .*its attention has soft caps"):
-        generator = Generator(str(tmp_path), Letters())
+        generator = Generator(str(tmp_path), TOKENIZER)
     assert text_of(generator) == text_of(Generator(make("gemma2")))
 
 
@@ -95,7 +84,7 @@ def test_a_dtype_that_the_device_lacks_is_declined(folder: Path, monkeypatch: py
 def test_torchs_devices_are_not_the_engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ModelSource(str(folder), "cuda")
     with pytest.raises(ModelError, match=r"device='cuda' is torch's.*backend='openvino:device=…'"):
-        OpenVINOBackend.read(source, Letters(), OpenVINOBackend.Options())
+        OpenVINOBackend.read(source, TOKENIZER, OpenVINOBackend.Options())
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -1,6 +1,7 @@
 """Rounded weights are nncf's, are kept on disk, and are made anew if their file is damaged."""
 
 import copy
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,23 +12,12 @@ from specdec_openvino import loading, origin
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
+from specdec.testing import toy_tokenizer
 
 pytest.importorskip("nncf")
 PROMPT = [5, 9, 2, 5, 9]
+TOKENIZER = toy_tokenizer(96)
 pytestmark = pytest.mark.filterwarnings("ignore:with backend=:UserWarning")
-
-
-class Letters:
-    """A tokenizer of 96 letters."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(letter) - 32 for letter in text]}
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(chr(token + 32) for token in ids)
-
-    def __len__(self) -> int:
-        return 96
 
 
 @pytest.fixture
@@ -49,12 +39,13 @@ def folder(model: PreTrainedModel, tmp_path: Path) -> str:
 
 
 def text_of(model: Any, options: str, proposer: str = "autoregressive") -> list[int]:
-    with Generator(model, Letters(), backend=f"openvino:{options}", proposer=proposer) as generator:
+    with Generator(model, TOKENIZER, backend=f"openvino:{options}", proposer=proposer) as generator:
         return list(generator.generate(PROMPT, max_new_tokens=24, eos_token_id=()).token_ids)
 
 
 def forbid(patch: pytest.MonkeyPatch) -> None:
-    """Neither torch's weights nor nncf are needed from here on."""
+    """Neither torch's weights nor nncf can be had from here on."""
+    patch.setitem(sys.modules, "nncf", None)  # as if it weren't installed
     patch.setattr(origin, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
     patch.setattr(loading, "rounded", lambda *_: pytest.fail("it is rounded again"))
 
@@ -96,6 +87,11 @@ def test_a_second_start_needs_neither_torchs_weights_nor_nncf(
     forbid(monkeypatch)
     for options, text in first.items():
         assert text_of(folder, options) == text, options
+    for file in home.iterdir():
+        file.rename(file.with_name(file.name.replace("-nncf", "-nncf0.")))
+    assert text_of(folder, choices[0]) == first[choices[0]]  # rounded by another version
+    with pytest.raises(ModelError, match="weights=int8_sym needs nncf: pip install nncf"):
+        text_of(folder, "weights=int8_sym")
 
 
 def test_a_damaged_file_is_made_anew(folder: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
