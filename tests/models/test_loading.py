@@ -12,7 +12,7 @@ import transformers.utils
 from huggingface_hub.errors import HFValidationError
 
 from specdec import Generator, ModelError
-from specdec.models import gguf_file
+from specdec.models import gguf_file, loading
 from specdec.models.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
 from tests.support import families
 from tests.support.byte_tokenizer import trained
@@ -179,3 +179,14 @@ def test_the_reason_of_a_damaged_tokenizer_is_whole(damage: dict[str, str], tmp_
         load_pretrained_tokenizer(str(tmp_path))
     assert not re.search(r"[:,] ?\. Give", str(caught.value))
     assert "of: ." not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "remedy"), [(None, "install the package specdec-openvino"), (object(), "use backend='openvino'")]
+)
+def test_an_openvino_export_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: object, remedy: str
+) -> None:
+    (tmp_path / "openvino_model.xml").touch()
+    monkeypatch.setattr(loading, "find_spec", lambda _: spec)
+    assert loading._remedy(str(tmp_path)).startswith(f"It has an OpenVINO export: {remedy}")

@@ -140,10 +140,15 @@ def test_a_check_that_raises_is_a_reason_too(install: Install, folder: str) -> N
     assert note == "decoding with torch, not with swift: IndexError: pop from empty list"
 
 
-def test_a_folder_that_torch_can_not_load_either_raises_torchs_reason(install: Install, tmp_path: Path) -> None:
-    install(read=ModelError("not by me"))
+@pytest.mark.parametrize("engine", [{"read": ModelError("not by me")}, {"declines": "not by me"}], ids=["tried", "not"])
+def test_a_folder_that_torch_can_not_load_either_raises_both_reasons(
+    install: Install, tmp_path: Path, engine: dict[str, Any]
+) -> None:
+    install(**engine)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(ModelError, match=r"can't load .*safetensors"):
+    with pytest.raises(
+        ModelError, match=r"can't load .*safetensors.*Backends passed over before torch: swift: not by me"
+    ):
         quietly(str(tmp_path))
 
 
