@@ -273,9 +273,8 @@ def _remedy(name: str) -> str:
     if gguf := [file for file in files if is_gguf(file.name)]:
         return f"It has a GGUF file: give {str(gguf[0])!r}"
     if any(file.name == "openvino_model.xml" for file in files):
-        if find_spec("specdec_openvino") is not None:
-            return "It has an OpenVINO export: use backend='openvino'"
-        return "It has an OpenVINO export: install the package specdec-openvino, and leave the backend out"
+        missing = "" if find_spec("specdec_openvino") else "install the package specdec-openvino, and "
+        return f"It has an OpenVINO export: {missing}use backend='openvino'"
     if any(file.suffix == ".onnx" for file in files):
         return "It has an ONNX export, which specdec doesn't read: give the checkpoint that it was exported from"
     return _REMEDY

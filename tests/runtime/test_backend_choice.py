@@ -146,9 +146,7 @@ def test_a_folder_that_torch_can_not_load_either_raises_both_reasons(
 ) -> None:
     install(**engine)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(
-        ModelError, match=r"can't load .*safetensors.*Backends passed over before torch: swift: not by"
-    ):
+    with pytest.raises(ModelError, match=r"can't load .*safetensors.*Backends passed over before torch: swift: not by"):
         quietly(str(tmp_path))
 
 
