@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 _LIKENESS = 0.6  # difflib's default
+_OUT_OF_MEMORY = "can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "bad allocation"
 
 
 class SpecdecError(Exception):
@@ -73,8 +74,8 @@ def in_one_line(error: BaseException) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an error by which Python, torch or a C++ library reports that memory ran out."""
     text = str(error).lower()
-    is_said = any(each in text for each in ("can't allocate memory", "out of memory", "std::bad_alloc"))
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said)
+    is_said = any(each in text for each in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError | OSError) and is_said)
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = _LIKENESS) -> list[str]:

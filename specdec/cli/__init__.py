@@ -28,7 +28,7 @@ from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
 from specdec.cli.training import train
 from specdec.cli.tuning import tune
-from specdec.errors import SpecdecError
+from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -112,6 +112,9 @@ def _run() -> None:
             _say(f"the output can't be written: {error.strerror}")
             # otherwise the interpreter would try to write the rest again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_ERROR)
+        if is_out_of_memory(error):
+            _say(f"memory ran out ({in_one_line(error)}): free memory, or use --dtype bfloat16 or a smaller model")
             sys.exit(EXIT_ERROR)
         # Usage errors of the argument parser have their own formatting.
         show = getattr(error, "show", None)

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from specdec.errors import ModelError, in_one_line
+from specdec.errors import ModelError, in_one_line, is_out_of_memory
 from specdec.machine.facts import processor_name
-from specdec.machine.memory import is_out_of_memory
 from specdec.weights.base import Kernel
 from specdec.weights.choice import Chosen, choose, grouped
 from specdec.weights.contest import num_shapes

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from specdec.errors import plural
-from specdec.machine.memory import is_out_of_memory
+from specdec.errors import is_out_of_memory, plural
 from specdec.weights.base import Kernel
 from specdec.weights.checksum import checksum_of
 from specdec.weights.layers import ProductLayer
