@@ -1,4 +1,4 @@
-"""How many texts under a JSON schema are valid, by contender."""
+"""Counts of valid texts under a JSON schema, by contender."""
 
 import json
 import re

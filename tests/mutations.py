@@ -441,11 +441,11 @@ MUTATIONS = (
         "specdec/heads/drafting.py",
         (
             (
-                "        self._num_levels += 1\n",
-                "        self._num_levels += 1\n        for cache in self._caches:\n            cache.advance(width)\n",
+                "caches[0].advance(int(counts[0]))",
+                "caches[0].advance(int(counts[0]) + 1)",
             ),
         ),
-        (HEADS,),
+        ("tests/heads/test_eagle3.py",),
     ),
     Mutation(
         "a head without its last norm",

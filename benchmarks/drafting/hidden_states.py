@@ -1,4 +1,4 @@
-"""What do hidden states, and a head's reading of them, cost beside a step and beside a prefill?
+"""The cost of hidden states, and of a head's reading of them, beside a step and beside a prefill.
 
     python -m benchmarks hidden_states --head FOLDER --model smollm2 --backend openvino --dtype float32
 

@@ -51,7 +51,7 @@ SEED, TURN = 20, 8  # TURN: tokens of the first of two turns in a context
 
 @dataclass
 class Differences:
-    """What a head's drafts had in common with the reference's."""
+    """The comparison of a head's drafts with the reference's."""
 
     trees: int = 0
     different: int = 0

@@ -23,7 +23,7 @@ _NO_LIMIT = (0.0, math.inf)
 
 
 class WidePasses:
-    """What a model's passes over several tokens need; empty for most models.
+    """The needs of a model's passes over several tokens; none for most models.
 
     Attributes:
         limited: the modules whose wide passes limit their time steps.

@@ -1,4 +1,4 @@
-"""What a library refuses, where the library doesn't say: the place in a JSON schema, or the part of a grammar."""
+"""A search for the cause of a library's refusal: the place in a JSON schema, or the part of a grammar."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -141,11 +141,14 @@ class Prefixes:
         The last one is one that a row can continue from.
         """
         num_bytes, begin = sum(block.num_bytes for block in path), len(path) * _BLOCK
-        end = row.length // _BLOCK * _BLOCK
-        while end > begin and not self._target.hold(row, end - _BLOCK, end).is_resumable:
-            end -= _BLOCK
+        ends = range(row.length // _BLOCK * _BLOCK, begin, -_BLOCK)
+        copies = ((end, self._target.hold(row, end - _BLOCK, end)) for end in ends)
+        found = next((each for each in copies if each[1].is_resumable), None)
+        if found is None:
+            return
+        end, last_held = found
         for start in range(begin, end, _BLOCK):
-            held = self._target.hold(row, start, start + _BLOCK)
+            held = last_held if start + _BLOCK == end else self._target.hold(row, start, start + _BLOCK)
             num_bytes += held.num_bytes
             if num_bytes > self._max_bytes:
                 return

@@ -36,7 +36,7 @@ class KeyValues(NamedTuple):
 
 
 class DraftHead(Protocol):
-    """What drafting needs of a head besides its passes."""
+    """The part of a head that drafting uses besides its passes."""
 
     @property
     def target_ids(self) -> torch.Tensor:

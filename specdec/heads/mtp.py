@@ -139,7 +139,7 @@ class MtpHead(nn.Module):
 
 
 class _LayerCache:
-    """What a decoder layer calls of transformers' ``Cache``."""
+    """The methods of transformers' ``Cache`` that a decoder layer calls."""
 
     def __init__(self, update: Update) -> None:
         self._update = update

@@ -16,15 +16,15 @@ from specdec.strategies.trained_heads import notes_on_target, shared_weights
 
 
 class MtpProposer(Proposer):
-    """Drafts with the multi-token-prediction module in the target's own checkpoint, which nobody has to train.
+    """Drafts with the multi-token-prediction module in the target's own checkpoint; there is nothing to train.
 
     Checkpoints of DeepSeek-V3, GLM-4.5, Qwen3-Next, Qwen3.5 and MiMo have one; transformers leaves it out when it loads
     them. In each step the module reads the last hidden states of the accepted tokens and predicts the next one. Further
     tokens are predicted from the module's own output, level by level as in ``Eagle3Proposer``: it was trained for one
     token, so each further one is accepted less often. Of several modules the first is used.
 
-    A module whose layer adds nothing to the hidden states has the target's own prediction, which is the token that the
-    text has just got. Here one is written beside the built-in model's weights, in MiMo's layout:
+    A module whose layer adds nothing to the hidden states has the target's own prediction, which is the last
+    token of the text. Here one is written beside the built-in model's weights, in MiMo's layout:
 
     >>> import tempfile, torch
     >>> from safetensors.torch import load_file, save_file

@@ -5,7 +5,7 @@ Medusa's are, since no drafted token depends on another.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import PairHead
 from specdec.strategies.base import Engine, Host
 from specdec.strategies.eagle3.candidates import Candidates, DraftNoise
-from specdec.strategies.eagle3.drafter import Eagle3Drafter
+from specdec.strategies.eagle3.drafter import Eagle3Drafter, PaysByDrafter
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.medusa.engine import Levels
@@ -97,7 +97,7 @@ class PEagleEngine(Eagle3Engine):
         depths: Mapping[Eagle3Drafter, int],
         width: int,
         num_nodes: int,
-        pays: Callable[[Mapping[Eagle3Drafter, float]], bool],
+        pays: PaysByDrafter,
     ) -> Sequence[Candidates]:
         ready = list(depths)
         states, tokens = zip(*map(self._take_unread, ready), strict=True)

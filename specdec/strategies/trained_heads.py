@@ -1,4 +1,4 @@
-"""What all trained heads take from the target that they are bound to, and what they refuse."""
+"""The weights that trained heads share with their target, their checks, and notes about it."""
 
 import torch
 

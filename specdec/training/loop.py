@@ -114,10 +114,10 @@ class Trainer:
         if resumed is not None:
             kept = self._restore(resumed.tensors, optimizer)
             resumed.tensors.clear()
+            watch(run)
         elif seconds is not None:
             kept = self._evaluate(run, 0, kept)
             save(self._state(run, kept, optimizer))
-        if resumed is not None or seconds is not None:
             watch(run)
         due = [share for share in settings.evaluated_at() if share > done]
         for batch in self._with_states(rows, run.num_updates, is_repeated=seconds is not None):

@@ -63,7 +63,7 @@ class Script:
 
     @property
     def description(self) -> str:
-        """What the target writes, as the end of a sentence about it."""
+        """The text that the target writes, as the end of a sentence about it."""
         if self.bridge:
             return "instructions, by the open user turn of its chat template, and answers to them"
         return "answers to the given prompts" if any(self.openings) else "free text, as there is no chat template"

@@ -27,6 +27,7 @@ from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
+from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.plain import decode_model
 from tests.support.random_heads import random_head, reference_of
@@ -82,12 +83,10 @@ def test_text_is_plain_decodings_in_a_ragged_batch(
     model, tokenizer = built_in
     head = Eagle3Proposer(head=random_folder if is_random else demo.head_folder(), num_nodes=8, depth=3)
     generator = Generator(model, tokenizer, proposer=merged(head) if is_merged else head, numerics="exact")
-    for seed in (None, SEED):
-        sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-        results = generator.generate(prompts, max_new_tokens=NUM_TOKENS, **sampling)
-        for prompt, result in zip(prompts, results, strict=True):
-            assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed)
-            assert not [note for note in result.notes if "eagle" in note]
+    for results in plain_decodings(
+        generator, prompts, SEED, NUM_TOKENS, lambda prompt, seed: decode_model(model, prompt, NUM_TOKENS, seed)
+    ):
+        assert not [note for result in results for note in result.notes if "eagle" in note]
         if not is_random:
             steps = sum(result.stats.steps for result in results)
             assert sum(result.stats.num_tokens for result in results) / steps > 1.5

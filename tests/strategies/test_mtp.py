@@ -18,7 +18,7 @@ from specdec.heads.mtp_checkpoint import read_mtp
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.mtp import MtpProposer
 from specdec.strategies.sources.suffix import SuffixProposer
-from tests.support.drafts import drafts_of, paths
+from tests.support.drafts import drafts_of, paths, plain_decodings
 from tests.support.mtp_checkpoints import FAMILIES, load, write_checkpoint
 from tests.support.mtp_reference import MtpReference
 from tests.support.plain import decode_model
@@ -113,12 +113,14 @@ def test_text_is_plain_decodings_in_a_ragged_batch(
     mtp = MtpProposer()
     proposer = MergedProposer([SuffixProposer(), mtp], clock=False, loss=0.9) if is_merged else mtp
     with Generator(model, proposer=proposer) as generator:
-        for seed in (None, SEED):
-            sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-            results = generator.generate(PROMPTS, max_new_tokens=NUM_TOKENS, **sampling)
-            for prompt, result in zip(PROMPTS, results, strict=True):
-                assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed, eos=())
-                assert not [note for note in result.notes if "mtp" in note]
+        for results in plain_decodings(
+            generator,
+            PROMPTS,
+            SEED,
+            NUM_TOKENS,
+            lambda prompt, seed: decode_model(model, prompt, NUM_TOKENS, seed, eos=()),
+        ):
+            assert not [note for result in results for note in result.notes if "mtp" in note]
         assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 

@@ -23,6 +23,7 @@ from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import check_proposer
+from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import EagleReference
 from tests.support.fitted_heads import (
     EAGLE_SETTINGS,
@@ -49,12 +50,8 @@ def proposer(name: str, is_merged: bool = False, folder: Path | None = None, **o
 @pytest.mark.parametrize(("name", "is_merged"), [("medusa", False), ("medusa", True), ("eagle", False)])
 def test_text_is_plain_decodings_in_a_ragged_batch(built_in: tuple[Any, Any], name: str, is_merged: bool) -> None:
     generator = Generator(*built_in, proposer=proposer(name, is_merged, num_nodes=8), numerics="exact")
-    for seed in (None, SEED):
-        sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-        results = generator.generate([list(each) for each in prompts()], max_new_tokens=NUM_TOKENS, **sampling)
-        for prompt, result in zip(prompts(), results, strict=True):
-            assert list(result.token_ids) == plain_text(prompt, seed)
-            assert not [note for note in result.notes if "without" in note]
+    for results in plain_decodings(generator, prompts(), SEED, NUM_TOKENS, plain_text):
+        assert not [note for result in results for note in result.notes if "without" in note]
         steps = sum(result.stats.steps for result in results)
         assert sum(result.stats.num_tokens for result in results) / steps > 1.3
     generator.close()

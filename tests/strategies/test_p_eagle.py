@@ -20,7 +20,7 @@ from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.sources.suffix import SuffixProposer
-from tests.support.drafts import drafts_of, paths
+from tests.support.drafts import drafts_of, paths, plain_decodings
 from tests.support.families import SMALL, VOCAB, make
 from tests.support.p_eagle_reference import p_eagle_log_probs
 from tests.support.plain import decode_model
@@ -119,12 +119,14 @@ def test_text_is_plain_decodings_in_a_ragged_batch(model: Any, folder: Path, is_
     head = PEagleProposer(head=folder, num_nodes=8, depth=3)
     proposer = MergedProposer([SuffixProposer(), head], clock=False, loss=0.9) if is_merged else head
     with Generator(model, proposer=proposer, numerics="exact") as generator:
-        for seed in (None, SEED):
-            sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-            results = generator.generate(PROMPTS, max_new_tokens=NUM_TOKENS, **sampling)
-            for prompt, result in zip(PROMPTS, results, strict=True):
-                assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed, eos=())
-                assert not [note for note in result.notes if "p_eagle" in note]
+        for results in plain_decodings(
+            generator,
+            PROMPTS,
+            SEED,
+            NUM_TOKENS,
+            lambda prompt, seed: decode_model(model, prompt, NUM_TOKENS, seed, eos=()),
+        ):
+            assert not [note for result in results for note in result.notes if "p_eagle" in note]
         assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 

@@ -1,9 +1,9 @@
-"""What a strategy drafts while a generator decodes."""
+"""The drafts of a strategy while a generator decodes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from specdec import DraftTree, Generator
+from specdec import DraftTree, Generator, Result
 
 
 def drafts_of(
@@ -27,3 +27,24 @@ def paths(tree: DraftTree) -> set[tuple[int, ...]]:
     for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
         found.append((*found[parent], token))
     return set(found[1:])
+
+
+def plain_decodings(
+    generator: Generator,
+    prompts: Sequence[Sequence[int]],
+    seed: int,
+    num_tokens: int,
+    plain: Callable[[Sequence[int], int | None], list[int]],
+) -> Iterator[list[Result]]:
+    """The results of a batch, greedily and at temperature 1, once each text is plain decoding's.
+
+    Args:
+        plain: returns plain decoding's text of a prompt, with a seed or greedily.
+    """
+    for temperature, of_plain in ((0.0, None), (1.0, seed)):
+        results = generator.generate(
+            [list(prompt) for prompt in prompts], max_new_tokens=num_tokens, temperature=temperature, seed=seed
+        )
+        for prompt, result in zip(prompts, results, strict=True):
+            assert list(result.token_ids) == plain(prompt, of_plain)
+        yield results

@@ -48,7 +48,7 @@ class OpenVINOOptions(BackendOptions):
 
     @property
     def rounding(self) -> Rounding | None:
-        """How weights are rounded, or None."""
+        """The rounding of the weights, or None."""
         if self.weights == "model":
             return None
         mode = _MODES.get(self.weights, self.weights)

@@ -1,4 +1,4 @@
-"""What a conversion is made from, if the model is given by name: a folder of safetensors files, or a GGUF file."""
+"""Sources of conversions, if the model is given by name: a folder of safetensors files, or a GGUF file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -20,7 +20,7 @@ _NO_GROUPS = -1
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How weights are rounded, in nncf's terms.
+    """A rounding of weights, in nncf's terms.
 
     Attributes:
         mode: nncf's name, such as ``int4_sym``.

@@ -11,7 +11,7 @@ from specdec.serving.tool_parsers.held_text import num_final
 
 
 class Stage(Enum):
-    """Whether an answer starts before, inside or after its reasoning."""
+    """The part of an answer in which it starts: before, inside or after its reasoning."""
 
     BEFORE = "reasoning may follow"
     WITHIN = "the prompt has opened the reasoning"

@@ -4,7 +4,7 @@ A pair needs the hidden states of a position and the token after it. So after ea
 path with the bonus token, and its draft begins at the last pair. Keys and values of drafted tokens are dropped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -22,7 +22,7 @@ _MOST_PENDING = 256  # pairs whose hidden states are held until the next draft
 
 
 class PairEngine(Protocol):
-    """What a drafter needs of its engine.
+    """The part of an engine that its drafters use.
 
     Attributes:
         states: the hidden states that the head reads.
@@ -156,6 +156,10 @@ class Eagle3Drafter(Source):
             (drafted.tokens[node], rates[is_sampled, depth, bin_of(drafted.probability(node))])
             for node in drafted.children(state)
         ]
+
+
+# Called before a pass with the probability, by drafter, of the path that it continues.
+PaysByDrafter = Callable[[Mapping[Eagle3Drafter, float]], bool]
 
 
 def own_drafters(drafters: Sequence[Drafter]) -> list[Eagle3Drafter]:

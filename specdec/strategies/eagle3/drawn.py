@@ -6,7 +6,7 @@ nodes a draft has may depend on earlier levels, and each token is drawn from its
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from specdec.heads.base import Continuations
 from specdec.strategies.base import Drafter, Request
 from specdec.strategies.draft_model.drafts import draw_with_most_likely
 from specdec.strategies.eagle3.candidates import Candidates, fetched
-from specdec.strategies.eagle3.drafter import Eagle3Drafter, own_drafters
+from specdec.strategies.eagle3.drafter import Eagle3Drafter, PaysByDrafter, own_drafters
 from specdec.strategies.eagle3.engine import Eagle3Engine
 from specdec.tree import ROOT, Budget, DraftTree
 
@@ -177,7 +177,7 @@ class DrawingEngine(Eagle3Engine):
         depths: Mapping[Eagle3Drafter, int],
         width: int,
         num_nodes: int,
-        pays: Callable[[Mapping[Eagle3Drafter, float]], bool],
+        pays: PaysByDrafter,
     ) -> Sequence[Candidates]:
         choose = DrawnLevels([None] * len(depths), self._num_children).choose
         return fetched(self._grown(depths, width, pays, choose).best(num_nodes))

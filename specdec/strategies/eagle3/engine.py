@@ -1,7 +1,7 @@
 """EAGLE's engine: the head's passes, which draft for all requests of a batch at once."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from specdec.heads.pair_cache import PairCache
 from specdec.heads.reading import read
 from specdec.strategies.base import Drafter, Engine, Hidden, Nodes, Pays, Request, Signal
 from specdec.strategies.eagle3.candidates import Candidates, DraftNoise, fetched, prior
-from specdec.strategies.eagle3.drafter import Eagle3Drafter, own_drafters
+from specdec.strategies.eagle3.drafter import Eagle3Drafter, PaysByDrafter, own_drafters
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.tree import Budget, DraftTree
 
@@ -151,7 +151,7 @@ class Eagle3Engine(Engine):
         depths: Mapping[Eagle3Drafter, int],
         width: int,
         num_nodes: int,
-        pays: Callable[[Mapping[Eagle3Drafter, float]], bool],
+        pays: PaysByDrafter,
     ) -> Sequence[Candidates]:
         """Run the head's passes, and return the candidates of each request in ``depths``, its longest path.
 
@@ -170,7 +170,7 @@ class Eagle3Engine(Engine):
         self,
         depths: Mapping[Eagle3Drafter, int],
         width: int,
-        pays: Callable[[Mapping[Eagle3Drafter, float]], bool],
+        pays: PaysByDrafter,
         choose: Choose,
     ) -> TreeGrowth:
         """Run the head's passes; the arguments are those of ``_trees`` and ``TreeGrowth``."""

@@ -86,7 +86,7 @@ class PassPricing:
         self._begin_step()
 
     def _forget(self) -> None:
-        """Forget what passes win, and what they cost but for the last one: then a single pass tells whether it fell."""
+        """Forget the tokens that passes win and all costs but the last: one pass then shows whether costs fell."""
         self._won, self._probability = _PRIOR_WON * _PRIOR_WEIGHT, _PRIOR_WEIGHT
         for costs in self._costs:
             last = [*costs][-1:]
