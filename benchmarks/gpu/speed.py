@@ -18,6 +18,7 @@ from specdec.probes.costs import measure_costs
 
 PLAIN = "hf autoregressive"
 STRATEGIES = "autoregressive", "prompt_lookup", "lookahead:N=5,W=15,G=15", "lookahead:N=5,W=7,G=7", "auto"
+HEADS = "eagle3", "auto+eagle3"
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)
 WARM_UP = 48  # tokens of each contender before any is timed
 
@@ -35,9 +36,22 @@ Contender = Callable[[list[int], int], Answer]
 
 
 def contest(
-    model: Any, prompts: Sequence[list[int]], num_tokens: int, backends: Sequence[str] = ("hf", "static")
+    model: Any,
+    prompts: Sequence[list[int]],
+    num_tokens: int,
+    head: str | None = None,
+    backends: Sequence[str] = ("hf", "static"),
 ) -> Callable[[Report, Findings], None]:
-    """Return the part that times all contenders on each prompt in turn, and passes by their number of nodes."""
+    """Return the part that times all contenders on each prompt in turn, and passes by their number of nodes.
+
+    Args:
+        model: on the device.
+        prompts: token ids.
+        num_tokens: of each text.
+        head: folder of an EAGLE-3 head that drafts for the model, alone and merged.
+        backends: names of those to compare.
+    """
+    strategies = {name: name for name in STRATEGIES} | ({name: f"{name}:head={head}" for name in HEADS} if head else {})
 
     def run(report: Report, found: Findings) -> None:
         found["model"] = f"{type(model).__name__}, {model.num_parameters() / 1e6:.0f} million, {model.dtype}"
@@ -48,7 +62,7 @@ def contest(
                 if not report.attempt(found, f"{backend} loads", partial(_loaded, stack, generators, model, backend)):
                     continue
                 generator = generators[backend]
-                contenders |= {f"{backend} {name}": _specdec(generator, name) for name in STRATEGIES}
+                contenders |= {f"{backend} {name}": _specdec(generator, spec) for name, spec in strategies.items()}
                 report.attempt(found, f"{backend} ms by nodes", partial(step_times, generator))
             _race(report, found, contenders, prompts, num_tokens)
 

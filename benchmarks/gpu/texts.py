@@ -17,6 +17,7 @@ STRATEGIES = (
     "prompt_lookup", "lookahead:N=5,W=15,G=15", "auto", "jacobi", "suffix", "token_recycling",
     "prompt_lookup+lookahead",
 )  # fmt: skip
+HEADS = {f"{name}eagle3": f"{name}eagle3:head={demo.head_folder()}" for name in ("", "auto+")}
 WAYS: Mapping[str, Mapping[str, str]] = {
     "static": {"backend": "static", "numerics": "fast"},
     "split": {"mask": "split:least_prefix=16"},
@@ -61,6 +62,7 @@ class Cases:
             **{name: name for name in STRATEGIES},
             "draft model": DraftModelProposer(model=self.drafter, num_tokens=4),
             "early exit": DraftModelProposer(layers=2, num_tokens=3),
+            **HEADS,
         }
 
 
@@ -140,8 +142,8 @@ def _way(report: Report, found: Findings, cases: Cases, options: Mapping[str, st
     with opened(found, cases, **options) as generator:
         plain = [_decoded(generator, cases.prompts, temperature) for temperature in (0.0, 1.0)]
         found["notes"] = plain[0][0].notes
-        for name in STRATEGIES[:4]:
-            report.attempt(found, name, partial(_of_strategy, generator, cases, name, plain))
+        for name, proposer in {**{name: name for name in STRATEGIES[:4]}, **HEADS}.items():
+            report.attempt(found, name, partial(_of_strategy, generator, cases, proposer, plain))
         report.attempt(found, "ragged batch", partial(_of_batch, generator, cases))
 
 
