@@ -324,13 +324,13 @@ MUTATIONS = (
     ),
     Mutation(
         "drafts drawn outside of inference mode",
-        "specdec/strategies/eagle3/drawn.py",
+        "specdec/strategies/trained_heads/drawn.py",
         (("    @torch.inference_mode()\n    def propose_many", "    def propose_many"),),
         ("tests/strategies/test_eagle3.py::test_rules_that_read_q_take_its_drafts",),
     ),
     Mutation(
         "hidden states of the layers before a head's",
-        "specdec/strategies/eagle3/engine.py",
+        "specdec/strategies/trained_heads/engine.py",
         (("Hidden(tuple(layers))", "Hidden(tuple(layer - 1 for layer in layers))"),),
         (HEADS,),
     ),
@@ -354,13 +354,13 @@ MUTATIONS = (
     ),
     Mutation(
         "Medusa's heads one depth on",
-        "specdec/strategies/medusa/engine.py",
-        (("push(0.0, ROOT, 0, 0)", "push(0.0, ROOT, 1, 0)"),),
+        "specdec/strategies/trained_heads/levels.py",
+        (("push(0.0, -1, 0, 0)", "push(0.0, -1, 1, 0)"),),
         (f"{OTHER_HEADS}::test_paths_come_by_the_product_of_the_heads_probabilities",),
     ),
     Mutation(
         "Medusa's noise of the positions before",
-        "specdec/strategies/eagle3/candidates.py",
+        "specdec/strategies/trained_heads/candidates.py",
         (("self.at(num_drafted)) is not None", "self.at(num_drafted - 1)) is not None"),),
         (f"{OTHER_HEADS}::test_noise_is_that_of_the_positions_which_the_heads_predict",),
     ),

@@ -18,7 +18,7 @@ from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint, load_model
 from specdec import Budget, DraftTree, Feedback, Generator
 from specdec.strategies.base import Answers, Drafter, Hidden, Nodes, Proposer, Request, Signal
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 
 STEPS = 32
 

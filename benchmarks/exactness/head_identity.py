@@ -36,8 +36,8 @@ from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Feedback, HiddenAnswers, Nodes, Request
-from specdec.strategies.eagle3.drafter import Eagle3Drafter
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+from specdec.strategies.trained_heads.drafter import HeadDrafter
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 
@@ -59,7 +59,7 @@ class Differences:
     log_prob: float = 0.0
     keys: float = 0.0
 
-    def add(self, drafter: Eagle3Drafter, reference: ReferenceHead, found: DraftTree, last: torch.Tensor) -> None:
+    def add(self, drafter: HeadDrafter, reference: ReferenceHead, found: DraftTree, last: torch.Tensor) -> None:
         """Compare a request's draft and cache with the reference's after the same pairs."""
         tokens, parents, scores = reference.grow(last, SHAPE.top_k, SHAPE.depth - 1, SHAPE.num_nodes)
         self.trees += 1
@@ -76,7 +76,7 @@ class Differences:
 class Row:
     """One request of a batch: the engine's drafter and the reference, given the same pairs."""
 
-    def __init__(self, engine: Eagle3Engine, length: int, num_parts: int, is_reused: bool, draw: torch.Generator):
+    def __init__(self, engine: HeadEngine, length: int, num_parts: int, is_reused: bool, draw: torch.Generator):
         self._engine, self._draw, self._size = engine, draw, engine.head.config.target_hidden_size
         self._vocab = engine.head.config.vocab_size
         self.text = self._tokens(length)
@@ -101,15 +101,15 @@ class Row:
     def _states(self, count: int) -> torch.Tensor:
         return torch.randn(count, 3, self._size, generator=self._draw)
 
-    def _start(self, num_reused: int, retained: Any) -> Eagle3Drafter:
+    def _start(self, num_reused: int, retained: Any) -> HeadDrafter:
         fields: dict[str, Any] = {"prompt_length": len(self.text), "vocab_size": self._vocab, "temperature": 0.0}
         fields |= {"eos_token_ids": frozenset(), "rng": Randomness(5).stream("x")}
         request = Request(TokenView(self.text), num_reused=num_reused, retained=retained, **fields)
         drafter = self._engine.start(request)
-        assert isinstance(drafter, Eagle3Drafter)
+        assert isinstance(drafter, HeadDrafter)
         return drafter
 
-    def _read(self, drafter: Eagle3Drafter, states: torch.Tensor, start: int, stop: int, num_parts: int) -> None:
+    def _read(self, drafter: HeadDrafter, states: torch.Tensor, start: int, stop: int, num_parts: int) -> None:
         bounds = torch.linspace(start, stop, num_parts + 1).long().tolist()
         for first, end in pairwise(bounds):
             answers = HiddenAnswers(range(first, end), partial(states.__getitem__, slice(first, end)))
@@ -131,7 +131,7 @@ class Row:
 
 
 @torch.no_grad()
-def compare_head(engine: Eagle3Engine, seed: int, other: Any, found: Differences) -> None:
+def compare_head(engine: HeadEngine, seed: int, other: Any, found: Differences) -> None:
     """Draft for a ragged batch of random texts over some steps; ``other`` is a second reference's class or None."""
     draw = torch.Generator().manual_seed(seed + 500)
     rows = [Row(engine, 3 + 5 * row, 1 + row % 3, row % 2 == 1, draw) for row in range(ROWS)]
@@ -181,7 +181,7 @@ def compare_heads(names: Sequence[str], num_heads: int, path: Path | None) -> in
         for is_reduced in (True, False):
             head, _ = random_head(seed, is_reduced)
             for name in names:
-                engine = Eagle3Engine(SHAPE, runner_of(name, head.requires_grad_(False)), (1, 2, 3))
+                engine = HeadEngine(SHAPE, runner_of(name, head.requires_grad_(False)), (1, 2, 3), "eagle3")
                 compare_head(engine, seed, other, totals.setdefault((name, is_reduced), Differences()))
     print("| runner | vocabulary | heads | trees | differ | ties | log-probabilities | keys and values |")
     print("|---|---|---|---|---|---|---|---|")

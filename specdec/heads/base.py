@@ -34,6 +34,19 @@ class KeyValues(NamedTuple):
     keys: torch.Tensor
     values: torch.Tensor
 
+    def followed_by(self, new: "KeyValues") -> "KeyValues":
+        """Return these and those of the pairs after them."""
+        return KeyValues(torch.cat((self.keys, new.keys), 2), torch.cat((self.values, new.values), 2))
+
+    def next_pairs(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the positions of the ``count`` pairs after these, (1, count), and the slots that each attends to.
+
+        The slots are (1, 1, count, slots), True up to the pair's own.
+        """
+        slots = torch.arange(self.keys.shape[2] + count, device=self.keys.device)
+        positions = slots[None, self.keys.shape[2] :]
+        return positions, (slots <= positions[..., None])[:, None]
+
 
 class DraftHead(Protocol):
     """The part of a head that drafting uses besides its passes."""

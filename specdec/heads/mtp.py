@@ -73,10 +73,8 @@ class MtpHead(nn.Module):
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
         self.register_buffer("lm_head", lm_head.detach(), persistent=False)
         self.register_buffer("target_ids", torch.arange(len(lm_head), device=lm_head.device), persistent=False)
-        with torch.no_grad():  # the form of the layer's cache is known to its code alone
-            features = projection.new_zeros((1, 1, len(projection)))
-            first = self.key_values(features, self.target_ids.new_zeros((1, 1)))
-            self._no_key_values = KeyValues(*(each[:, :, :0].clone() for each in first))
+        with torch.no_grad():
+            self._no_key_values = self._form()
 
     def forward(
         self,
@@ -112,30 +110,38 @@ class MtpHead(nn.Module):
         """Return the logits over the draft vocabulary, (…, draft vocab), after pairs of these features."""
         return linear(features, self.lm_head)
 
-    def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues | None = None) -> KeyValues:
+    def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
         """Return the keys and values of pairs, each in the layer's own form, (batch, heads, n, size).
 
         Args:
             states: (batch, n, hidden), the target's at positions i.
             tokens: (batch, n), those at positions i + 1.
-            before: of all earlier pairs; None if there are none.
+            before: of all earlier pairs.
         """
-        count, start = tokens.shape[1], 0 if before is None else before.keys.shape[2]
-        slots = torch.arange(start + count, device=tokens.device)
-        positions, found = slots[None, start:], list[KeyValues]()
+        (positions, visible), found = before.next_pairs(tokens.shape[1]), list[KeyValues]()
 
         def update(keys: torch.Tensor, values: torch.Tensor) -> KeyValues:
             found.append(KeyValues(keys, values))
-            if before is None:
-                return found[0]
-            return KeyValues(*(torch.cat(each, 2) for each in zip(before, found[0], strict=True)))
+            return before.followed_by(found[0])
 
-        self(tokens, states, positions, (slots <= positions[..., None])[:, None], update)
+        self(tokens, states, positions, visible, update)
         return found[0]
 
     def no_key_values(self) -> KeyValues:
         """Return the keys and values of no pairs, (1, heads, 0, size) each."""
         return self._no_key_values
+
+    def _form(self) -> KeyValues:
+        """Return the keys and values of no pairs; their form is known to the layer's code alone."""
+        found, zero = list[KeyValues](), self.target_ids.new_zeros((1, 1))
+
+        def update(keys: torch.Tensor, values: torch.Tensor) -> KeyValues:
+            found.append(KeyValues(keys[:, :, :0].clone(), values[:, :, :0].clone()))
+            return KeyValues(keys, values)
+
+        features = self.projection.new_zeros((1, 1, len(self.projection)))
+        self(zero, features, zero, torch.ones_like(zero, dtype=torch.bool)[None, None], update)
+        return found[0]
 
 
 class _LayerCache:

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention
 
 from specdec.heads.base import KeyValues
 from specdec.heads.config import PEagleConfig
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.pair_head import LayerInputs, PairLayer, RMSNorm
-from specdec.heads.rotary import rotated
 
 # Returns attention, (batch, heads, n, head_dim), in a layer by its number.
 Attend = Callable[[int, LayerInputs], torch.Tensor]
@@ -30,23 +29,14 @@ class FurtherLayer(PairLayer):
     def __init__(self, config: PEagleConfig, **where: Any) -> None:
         super().__init__(config, config.hidden_size, **where)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
-        self._head_dim = config.head_dim
 
     def enter(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
         """Return attention's inputs from the layer's, (batch, n, hidden)."""
-        normed, own = self.input_layernorm(x), self.self_attn
-        query, key, value = (
-            projection(normed).unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
-            for projection in (own.q_proj, own.k_proj, own.v_proj)
-        )
-        return LayerInputs(x, rotated(query, cos, sin), rotated(key, cos, sin), value)
+        return self.inputs(self.input_layernorm(x), x, cos, sin, self.products)
 
     def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Return the layer's output, (batch, n, hidden)."""
-        a = residual + self.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
-        y = self.post_attention_layernorm(a)
-        out: torch.Tensor = a + self.mlp.down_proj(silu(self.mlp.gate_proj(y)) * self.mlp.up_proj(y))
-        return out
+        return self.output(residual, attended, self.products)
 
 
 class PEagleHead(Eagle3Head):
@@ -97,15 +87,11 @@ class PEagleHead(Eagle3Head):
         return KeyValues(*(each[:, number * heads : (number + 1) * heads] for each in cache))
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
-        start = before.keys.shape[2]
-        slots = torch.arange(start + tokens.shape[1], device=states.device)
-        positions, found = slots[None, start:], list[KeyValues]()
-        visible = (slots <= positions[..., None])[:, None]
+        (positions, visible), found = before.next_pairs(tokens.shape[1]), list[KeyValues]()
 
         def attend(number: int, inputs: LayerInputs) -> torch.Tensor:
             found.append(KeyValues(inputs.key, inputs.value))
-            earlier = self.layer_of(before, number)
-            keys, values = (torch.cat(each, 2) for each in zip(earlier, found[-1], strict=True))
+            keys, values = self.layer_of(before, number).followed_by(found[-1])
             return scaled_dot_product_attention(inputs.query, keys, values, visible, enable_gqa=True)
 
         self(tokens, states, positions, attend)

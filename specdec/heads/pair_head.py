@@ -39,19 +39,25 @@ class LayerInputs(NamedTuple):
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Products(NamedTuple):
-    """The products with a head's matrices, without biases; each takes rows (…, inputs) and returns (…, outputs).
+class LayerProducts(NamedTuple):
+    """The products with a layer's matrices, without biases; each takes rows (…, inputs) and returns (…, outputs).
 
     Attributes:
         qkv: returns queries, keys and values.
         gate_up: returns the products with the MLP's two first matrices.
     """
 
-    fc: Product
     qkv: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
     o: Product
     gate_up: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
     down: Product
+
+
+class Products(NamedTuple):
+    """The products with a head's matrices, without biases."""
+
+    fc: Product
+    layer: LayerProducts
     lm_head: Product
 
 
@@ -101,9 +107,39 @@ class PairLayer(nn.Module):
 
     def __init__(self, config: PairHeadConfig, width: int, has_bias: bool = False, **where: Any) -> None:
         super().__init__()
+        self._head_dim = config.head_dim
         self.self_attn = Attention(config, width, has_bias, **where)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
         self.mlp = MLP(config, **where)
+
+    @property
+    def products(self) -> LayerProducts:
+        """Those of torch."""
+        attention, mlp = self.self_attn, self.mlp
+        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        return LayerProducts(
+            lambda x: tuple(linear(x, part.weight) for part in parts),
+            attention.o_proj,
+            lambda x: (mlp.gate_proj(x), mlp.up_proj(x)),
+            mlp.down_proj,
+        )
+
+    def inputs(
+        self, x: torch.Tensor, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, products: LayerProducts
+    ) -> LayerInputs:
+        """Return attention's inputs, whose queries, keys and values are of rows ``x``, (batch, n, width)."""
+        attention, parts = self.self_attn, products.qkv(x)
+        if attention.q_proj.bias is not None:
+            layers = attention.q_proj, attention.k_proj, attention.v_proj
+            parts = tuple(part + layer.bias.to(x.dtype) for part, layer in zip(parts, layers, strict=True))
+        query, key, value = (torch.unflatten(part, -1, (-1, self._head_dim)).transpose(1, 2) for part in parts)
+        return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
+
+    def output(self, residual: torch.Tensor, attended: torch.Tensor, products: LayerProducts) -> torch.Tensor:
+        """Return the layer's output, (batch, n, hidden), from attention's, (batch, heads, n, head_dim)."""
+        a = residual + products.o(attended.transpose(1, 2).flatten(2))
+        gate, up = products.gate_up(self.post_attention_layernorm(a))
+        return a + products.down(silu(gate) * up)
 
 
 class PairHead(nn.Module, ABC):
@@ -130,31 +166,19 @@ class PairHead(nn.Module, ABC):
         self.config = config
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
         self.rotary = Rotary(config)
-        self._products = Products(self._fc, self._qkv, self._o, self._gate_up, self._down, self._lm_head)
+        self._own_products: Products | None = None
 
-    def _fc(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.fc.weight)
-
-    def _qkv(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        attention = self.midlayer.self_attn
-        return tuple(linear(x, each.weight) for each in (attention.q_proj, attention.k_proj, attention.v_proj))
-
-    def _o(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.midlayer.self_attn.o_proj.weight)
-
-    def _gate_up(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.midlayer.mlp.gate_proj(x), self.midlayer.mlp.up_proj(x)
-
-    def _down(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.midlayer.mlp.down_proj.weight)
-
-    def _lm_head(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.lm_head.weight)
+    @property
+    def _products(self) -> Products:
+        """Those of torch, unless others were set; made anew, since a copy of the head has other matrices."""
+        if self._own_products is not None:
+            return self._own_products
+        return Products(lambda x: linear(x, self.fc.weight), self.midlayer.products, self.lm_head)
 
     def with_products(self, products: Products) -> Self:
         """Return this head with other implementations of its products; the rest is shared."""
         other = copy(self)
-        other._products = products
+        other._own_products = products
         return other
 
     @property
@@ -179,12 +203,7 @@ class PairHead(nn.Module, ABC):
 
     def _inputs(self, x: torch.Tensor, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
         """Return attention's inputs, whose queries, keys and values are of rows ``x``, (batch, n, width)."""
-        attention, parts = self.midlayer.self_attn, self._products.qkv(x)
-        if attention.q_proj.bias is not None:
-            layers = attention.q_proj, attention.k_proj, attention.v_proj
-            parts = tuple(part + layer.bias.to(x.dtype) for part, layer in zip(parts, layers, strict=True))
-        query, key, value = (torch.unflatten(part, -1, (-1, self.config.head_dim)).transpose(1, 2) for part in parts)
-        return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
+        return self.midlayer.inputs(x, residual, cos, sin, self._products.layer)
 
     def no_key_values(self) -> KeyValues:
         """Return the keys and values of no pairs, (1, key-value heads, 0, head_dim) each."""
@@ -205,10 +224,7 @@ class PairHead(nn.Module, ABC):
 
     def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Return the layer's output f, (batch, n, hidden), from attention's (batch, heads, n, head_dim)."""
-        layer = self.midlayer
-        a = residual + self._products.o(attended.transpose(1, 2).flatten(2))
-        gate, up = self._products.gate_up(layer.post_attention_layernorm(a))
-        return a + self._products.down(silu(gate) * up)
+        return self.midlayer.output(residual, attended, self._products.layer)
 
     @abstractmethod
     def next_features(self, out: torch.Tensor) -> torch.Tensor:
@@ -237,10 +253,12 @@ def fused(head: Head, prepare: Callable[[torch.Tensor], Product]) -> Head:
     return head.with_products(
         Products(
             prepare(head.fc.weight),
-            lambda x: torch.split(qkv(x), sizes, -1),
-            prepare(attention.o_proj.weight),
-            lambda x: gate_up(x).chunk(2, -1),
-            prepare(mlp.down_proj.weight),
+            LayerProducts(
+                lambda x: torch.split(qkv(x), sizes, -1),
+                prepare(attention.o_proj.weight),
+                lambda x: gate_up(x).chunk(2, -1),
+                prepare(mlp.down_proj.weight),
+            ),
             prepare(head.lm_head.weight),
         )
     )

@@ -20,7 +20,7 @@ from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.medusa.proposer import MedusaProposer

@@ -12,7 +12,7 @@ from pydantic import Field
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.heads.made_here import head_of
 from specdec.strategies.base import Engine, Hidden, Host, Proposer, Signal
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer

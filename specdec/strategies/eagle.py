@@ -13,7 +13,7 @@ from pydantic import Field
 from specdec.heads.eagle_folder import read_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.pair_head import PairHead
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 
 
 class EagleProposer(Eagle3Proposer):

@@ -11,8 +11,8 @@ from pydantic import Field
 from specdec.heads.mtp_checkpoint import read_mtp
 from specdec.heads.mtp_runner import MtpRunner
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
-from specdec.strategies.trained_heads import notes_on_target, shared_weights
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
+from specdec.strategies.trained_heads.target import notes_on_target, shared_weights
 
 
 class MtpProposer(Proposer):
@@ -70,6 +70,6 @@ class MtpProposer(Proposer):
         head = read_mtp(host.model, embeddings, lm_head, embeddings.dtype)
         top_k = self.top_k if host.takes_trees else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
-        engine = Eagle3Engine(options, MtpRunner(head, top_k), (-1,), learns=host.is_keyed, name="mtp")
+        engine = HeadEngine(options, MtpRunner(head, top_k), (-1,), learns=host.is_keyed, name="mtp")
         engine.notes = notes_on_target(host.model)
         return engine

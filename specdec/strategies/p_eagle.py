@@ -4,7 +4,6 @@
 Medusa's are, since no drafted token depends on another.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +18,11 @@ from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import PairHead
 from specdec.strategies.base import Engine, Host
-from specdec.strategies.eagle3.candidates import Candidates, DraftNoise
-from specdec.strategies.eagle3.drafter import Eagle3Drafter, PaysByDrafter
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
-from specdec.strategies.medusa.engine import Levels
+from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise
+from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
+from specdec.strategies.trained_heads.levels import Levels
 
 
 class PEagleProposer(Eagle3Proposer):
@@ -85,7 +84,7 @@ class PEagleProposer(Eagle3Proposer):
         return PEagleEngine(options, runner, layers, learns=host.is_keyed, name=self.name)
 
 
-class PEagleEngine(Eagle3Engine):
+class PEagleEngine(HeadEngine):
     """The head, which drafts for all requests of a batch in one pass."""
 
     def __init__(self, options: TreeOptions, runner: PEagleRunner, layers: Sequence[int], **others: Any) -> None:
@@ -94,7 +93,7 @@ class PEagleEngine(Eagle3Engine):
 
     def _trees(
         self,
-        depths: Mapping[Eagle3Drafter, int],
+        depths: Mapping[HeadDrafter, int],
         width: int,
         num_nodes: int,
         pays: PaysByDrafter,
@@ -104,17 +103,5 @@ class PEagleEngine(Eagle3Engine):
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids).of_next(self._depth)
         caches = [drafter.cache for drafter in ready]
         found, *_ = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1)
-        levels = zip(found.tokens.tolist(), found.log_probs.tolist(), depths.values(), strict=True)
-        return [_candidates(Levels(tokens, log_probs), num_nodes, depth) for tokens, log_probs, depth in levels]
-
-
-def _candidates(levels: Levels, num_nodes: int, depth: int) -> Candidates:
-    """Return the ``num_nodes`` most probable paths of at most ``depth`` tokens as a tree; not finite if they aren't."""
-    if not levels.is_finite:
-        return Candidates([0], [-1], [math.nan])
-    tree = levels.tree(0, num_nodes, depth, -math.inf, frozenset())
-    log_probs = [0.0]
-    for node in range(1, len(tree)):
-        own = math.log(max(tree.probs[node], math.ulp(0.0)))
-        log_probs.append(log_probs[tree.parents[node]] + own)
-    return Candidates(tree.tokens[1:], [parent - 1 for parent in tree.parents[1:]], log_probs[1:])
+        levels = zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True)
+        return [Levels(*each).candidates(num_nodes, depth) for each, depth in zip(levels, depths.values(), strict=True)]

@@ -15,8 +15,8 @@ from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
 from specdec.strategies.base import HiddenAnswers, Nodes
-from specdec.strategies.eagle3.drawn import DrawingEngine
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+from specdec.strategies.trained_heads.drawn import DrawingEngine
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.testing import TableLaw, outcomes, plain_law, target_of, total_variation
 from specdec.testing.checks import EnumeratedRequest
 from specdec.verifiers.base import Verifier
@@ -68,7 +68,7 @@ def states_of(tokens: list[int], start: int, stop: int) -> HiddenAnswers:
     return HiddenAnswers(range(start, stop), lambda: torch.stack(rows).view(-1, 3, 4))
 
 
-def emitted(engine: Eagle3Engine, rule: Verifier, p: TableLaw, settings: Settings, chances: RandomSource) -> list[int]:
+def emitted(engine: HeadEngine, rule: Verifier, p: TableLaw, settings: Settings, chances: RandomSource) -> list[int]:
     """The tokens of the first steps of the head and a rule."""
     tokens, warper = list(CONTEXT), Warper(settings, len(CONTEXT), (), torch.device("cpu"))
     warped = replace(

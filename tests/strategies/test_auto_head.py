@@ -15,8 +15,8 @@ from specdec.heads import made_here
 from specdec.heads.made_here import folder_for, head_of, model_digest
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Hidden, Host
-from specdec.strategies.eagle3.engine import Eagle3Engine
 from specdec.strategies.merging.merged import MergedEngine
+from specdec.strategies.trained_heads.engine import HeadEngine
 from tests.support.plain import decode_model
 
 SEED, NUM_TOKENS = 11, 24
@@ -49,13 +49,13 @@ def test_texts_are_plain_decodings_and_say_that_the_head_drafted(
     built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokenizer = built_in
-    widths, draft = list[int](), Eagle3Engine.prepare_drafts
+    widths, draft = list[int](), HeadEngine.prepare_drafts
 
-    def seen(engine: Eagle3Engine, drafters: Any, budgets: Any, pays: Any) -> None:
+    def seen(engine: HeadEngine, drafters: Any, budgets: Any, pays: Any) -> None:
         draft(engine, drafters, budgets, pays)
         widths.extend(len(drafter.drafted.tokens) for drafter in drafters if drafter.drafted is not None)
 
-    monkeypatch.setattr(Eagle3Engine, "prepare_drafts", seen)
+    monkeypatch.setattr(HeadEngine, "prepare_drafts", seen)
     with Generator(model, tokenizer, numerics="exact") as generator:
         for seed in (None, SEED):
             sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}

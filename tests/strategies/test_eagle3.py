@@ -21,12 +21,12 @@ from specdec.heads.folder import write_head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Feedback, Hidden, HiddenAnswers, Nodes, Request
-from specdec.strategies.eagle3.drafter import Eagle3Drafter
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.strategies.trained_heads.drafter import HeadDrafter
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.plain import decode_model
@@ -157,7 +157,7 @@ def request_of(tokens: list[int], prompt_length: int, **fields: Any) -> Request:
     return Request(**values, eos_token_ids=frozenset(), rng=Randomness(5).stream("x"), **fields)
 
 
-def told(drafter: Eagle3Drafter, states: Hidden, tensor: torch.Tensor, start: int) -> None:
+def told(drafter: HeadDrafter, states: Hidden, tensor: torch.Tensor, start: int) -> None:
     """Pass the states of a part of the prompt, which begins at a position."""
     stop = start + len(tensor)
     answers = HiddenAnswers(range(start, stop), lambda: tensor)
@@ -168,8 +168,8 @@ def told(drafter: Eagle3Drafter, states: Hidden, tensor: torch.Tensor, start: in
 @torch.no_grad()
 def test_drafts_of_a_batch_are_the_references_over_steps_after_rejections(seed: int) -> None:
     head, _ = random_head(seed)
-    engine = Eagle3Engine(
-        TreeOptions(top_k=3, depth=3, num_nodes=9, min_probability=0.0), TorchRunner(head, 3), (1, 2, 3)
+    engine = HeadEngine(
+        TreeOptions(top_k=3, depth=3, num_nodes=9, min_probability=0.0), TorchRunner(head, 3), (1, 2, 3), "eagle3"
     )
     references = [reference_of(head) for _ in range(4)]
     draw = torch.Generator().manual_seed(seed)
@@ -177,7 +177,7 @@ def test_drafts_of_a_batch_are_the_references_over_steps_after_rejections(seed: 
     drafters = [engine.start(request_of(text, len(text))) for text in texts]
     size = head.config.target_hidden_size
     for text, drafter, reference in zip(texts, drafters, references, strict=True):
-        assert isinstance(drafter, Eagle3Drafter)
+        assert isinstance(drafter, HeadDrafter)
         states = torch.randn(len(text) - 1, 3, size, generator=draw)
         cut = len(states) // 2
         told(drafter, engine.states, states[:cut], 0)
@@ -206,12 +206,12 @@ def test_drafts_of_a_batch_are_the_references_over_steps_after_rejections(seed: 
 @torch.no_grad()
 def test_after_a_gap_a_head_goes_on_with_what_follows() -> None:
     head, reference = random_head(4)
-    engine = Eagle3Engine(
-        TreeOptions(top_k=3, depth=2, num_nodes=6, min_probability=0.02), TorchRunner(head, 3), (1, 2, 3)
+    engine = HeadEngine(
+        TreeOptions(top_k=3, depth=2, num_nodes=6, min_probability=0.02), TorchRunner(head, 3), (1, 2, 3), "eagle3"
     )
     text, draw = [1, 2, 3, 4, 5, 6, 7, 8], torch.Generator().manual_seed(1)
     drafter = engine.start(request_of(text, 8, num_reused=3))
-    assert isinstance(drafter, Eagle3Drafter)
+    assert isinstance(drafter, HeadDrafter)
     states = torch.randn(4, 3, head.config.target_hidden_size, generator=draw)
     told(drafter, engine.states, states, 3)
     last = reference.extend(states.flatten(1), torch.tensor(text[4:]))
@@ -290,7 +290,7 @@ def test_a_head_of_nan_is_left_out_with_a_note(
 def test_a_note_says_that_an_adapter_lowers_acceptance(
     built_in: tuple[Any, Any], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.alterations_of", lambda _: ["an adapter"])
+    monkeypatch.setattr("specdec.strategies.trained_heads.target.alterations_of", lambda _: ["an adapter"])
     with Generator(*built_in, proposer=f"{strategy}:head={demo.head_folder()}") as generator:
         result = generator.generate(prompts[0], max_new_tokens=4)
     assert [note for note in result.notes if note.startswith("the model has an adapter: a head") and "less" in note]
@@ -331,10 +331,10 @@ def test_drafts_stay_within_the_budget(built_in: tuple[Any, Any], prompts: list[
         left = 9 - (len(text) - len(prompts[0]))
         assert max(tree.depths) <= min(5, left - 1)
         assert len(tree) <= 65
-    assert isinstance(strategy.engine, Eagle3Engine)
+    assert isinstance(strategy.engine, HeadEngine)
     small = replace(LARGE, num_nodes=2, depth=1)
     drafter = strategy.engine.start(request_of([5, 6, 7], 3))
-    assert isinstance(drafter, Eagle3Drafter)
+    assert isinstance(drafter, HeadDrafter)
     told(drafter, strategy.engine.states, torch.randn(2, 3, 384), 0)
     assert len(drafter.propose(small)) <= 3
     assert max(drafter.propose(small).depths) <= 1

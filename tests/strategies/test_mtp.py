@@ -86,7 +86,7 @@ def test_a_modules_features_are_the_references(tmp_path: Path, family: str) -> N
 def test_pairs_cached_in_parts_are_those_cached_at_once(checkpoints: Callable[[str], Checkpoint]) -> None:
     head, draw = read(checkpoints("mimo")[0]), torch.Generator().manual_seed(1)
     states, tokens = torch.randn(1, 9, 32, generator=draw), torch.randint(90, (1, 9), generator=draw)
-    whole = head.key_values(states, tokens)
+    whole = head.key_values(states, tokens, head.no_key_values())
     first = head.key_values(states[:, :4], tokens[:, :4], head.no_key_values())
     second = head.key_values(states[:, 4:], tokens[:, 4:], first)
     for parts, every in zip(zip(first, second, strict=True), whole, strict=True):

@@ -17,11 +17,12 @@ from specdec.heads.medusa import MedusaRunner, MedusaWeights, Predictions, ResBl
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Feedback, HiddenAnswers, Nodes, Request
 from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.medusa.engine import Levels, MedusaDrafter, MedusaEngine, MedusaOptions
+from specdec.strategies.medusa.engine import MedusaDrafter, MedusaEngine, MedusaOptions
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.strategies.trained_heads.levels import Levels
 from specdec.testing import check_proposer
 from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import EagleReference
@@ -230,7 +231,7 @@ def test_paths_come_by_the_product_of_the_heads_probabilities() -> None:
         log_probs = (2 * torch.randn(3, 6, generator=draw)).log_softmax(-1)
         values, ids = log_probs.topk(4)
         least = math.log(0.02)
-        tree = Levels(ids.tolist(), values.tolist()).tree(9, 14, 3, least, frozenset())
+        tree = Levels(ids.tolist(), values.tolist()).candidates(14, 3, least).tree(9, 14, frozenset())
         expected = {path: each for path, each in best_paths(log_probs, 4, 3, 14).items() if each >= least}
         assert {tuple(tree.path(node)) for node in range(1, len(tree))} == expected.keys()
 
@@ -294,7 +295,7 @@ def test_unsuitable_targets_and_folders_are_refused_before_anything_is_decoded(
 def test_a_note_says_that_quantised_weights_lower_acceptance(
     built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.alterations_of", lambda _: ["quantised weights"])
+    monkeypatch.setattr("specdec.strategies.trained_heads.target.alterations_of", lambda _: ["quantised weights"])
     with Generator(*built_in, proposer=proposer(name)) as generator:
         result = generator.generate(list(prompts()[0]), max_new_tokens=2)
     assert [note for note in result.notes if note.startswith("the model has quantised weights: a head")]

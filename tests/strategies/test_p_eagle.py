@@ -16,7 +16,7 @@ from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_cache import PairCache, append
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.sources.suffix import SuffixProposer

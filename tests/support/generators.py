@@ -16,7 +16,7 @@ from specdec.backends.output import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target

@@ -18,7 +18,7 @@ from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.reading import read
 from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 
 BATCH, STEPS, ROUNDING = 3, 4, 0.15
 
@@ -140,7 +140,7 @@ def test_a_request_with_nan_changes_no_draft_of_the_next(heads: ModuleType) -> N
 def test_caches_have_sizes_whose_kernels_are_shared(heads: ModuleType, num_pairs: int) -> None:
     """However a request's pairs were cached, at once here."""
     head = frozen(heads, 2)
-    engine = Eagle3Engine(TreeOptions(2, 2, 4, 0.0), OpenVINORunner(head, 4, OpenVINOOptions()), (1, 2, 3))
+    engine = HeadEngine(TreeOptions(2, 2, 4, 0.0), OpenVINORunner(head, 4, OpenVINOOptions()), (1, 2, 3), "eagle3")
     append(
         head, cache := engine.new_cache(), torch.zeros(num_pairs, head.fc.in_features), torch.zeros(num_pairs).long()
     )

@@ -8,65 +8,17 @@ predicts x_{i+2+k}: the token at depth k + 1 of the next tree. All paths of a de
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.medusa import MedusaRunner
 from specdec.strategies.base import Drafter, Engine, Feedback, Hidden, Nodes, Pays, Request, Signal
-from specdec.strategies.eagle3.candidates import DraftNoise, bin_of, prior
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
-from specdec.tree import ROOT, Budget, DraftTree
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """The heads' predictions for a request: of each depth, the tokens and their log-probabilities, the best first."""
-
-    tokens: Sequence[Sequence[int]]
-    log_probs: Sequence[Sequence[float]]
-
-    @property
-    def is_finite(self) -> bool:
-        """False if a log-probability isn't finite."""
-        return all(math.isfinite(each) for level in self.log_probs for each in level)
-
-    def tree(self, root: int, num_nodes: int, depth: int, least: float, stops: frozenset[int]) -> DraftTree:
-        """Return the tree of the most probable paths, by the product of the heads' probabilities.
-
-        Args:
-            num_nodes: draft tokens at most.
-            depth: of the longest path.
-            least: the least log-probability of a path.
-            stops: tokens that nothing follows.
-
-        >>> levels = Levels([[5, 6], [7, 8]], [[math.log(0.6), math.log(0.3)], [math.log(0.7), math.log(0.2)]])
-        >>> tree = levels.tree(4, num_nodes=4, depth=2, least=-math.inf, stops=frozenset())
-        >>> tree.tokens, tree.parents
-        ([4, 5, 7, 6, 7], [-1, 0, 1, 0, 3])
-        """
-        tree, heap, order = DraftTree(root), list[tuple[float, int, int, int, int]](), 0
-
-        def push(above: float, parent: int, level: int, rank: int) -> None:
-            nonlocal order
-            if level < min(depth, len(self.tokens)) and rank < len(self.tokens[level]):
-                heappush(heap, (-(above + self.log_probs[level][rank]), order, parent, level, rank))
-                order += 1
-
-        push(0.0, ROOT, 0, 0)
-        while heap and len(tree) <= num_nodes:
-            negative, _, parent, level, rank = heappop(heap)
-            if -negative < least:
-                break
-            token, log_prob = self.tokens[level][rank], self.log_probs[level][rank]
-            node = tree.add(parent, token)
-            tree.probs[node] = math.exp(log_prob)
-            push(-negative - log_prob, parent, level, rank + 1)
-            if token not in stops:
-                push(-negative, node, level + 1, 0)
-        return tree
+from specdec.strategies.trained_heads.candidates import DraftNoise, bin_of, prior
+from specdec.strategies.trained_heads.levels import Levels
+from specdec.tree import Budget, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +138,8 @@ class MedusaDrafter(Source):
             return DraftTree(root)
         least = math.log(options.min_probability) if options.min_probability else -math.inf
         num_nodes = min(options.num_nodes, budget.num_nodes)
-        return self.drafted.tree(root, num_nodes, _depth_of(budget), least, self.request.eos_token_ids)
+        stops = self.request.eos_token_ids
+        return self.drafted.candidates(num_nodes, _depth_of(budget), least, stops).tree(root, num_nodes, stops)
 
     def root(self) -> tuple[int, bool] | None:
         if self._fault is not None:

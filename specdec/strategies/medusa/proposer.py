@@ -13,7 +13,7 @@ from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
-from specdec.strategies.trained_heads import check_ids, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target import check_ids, notes_on_target, shared_weights
 
 
 class MedusaProposer(Proposer):

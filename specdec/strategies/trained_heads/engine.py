@@ -1,4 +1,4 @@
-"""EAGLE's engine: the head's passes, which draft for all requests of a batch at once."""
+"""The engine of a trained head over pairs: its passes, which draft for all requests of a batch at once."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from specdec.heads.drafting import Choose, TreeGrowth, first_returned
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.reading import read
 from specdec.strategies.base import Drafter, Engine, Hidden, Nodes, Pays, Request, Signal
-from specdec.strategies.eagle3.candidates import Candidates, DraftNoise, fetched, prior
-from specdec.strategies.eagle3.drafter import Eagle3Drafter, PaysByDrafter, own_drafters
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
+from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise, fetched, prior
+from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter, own_drafters
 from specdec.tree import Budget, DraftTree
 
 _WIDTH_IN_MERGES = 1  # nodes fed per level: the head's most probable path
@@ -22,7 +22,7 @@ _MOST_PAIRS = 8  # in a draft's first pass; earlier ones are cached without it, 
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions:
-    """The options of ``Eagle3Proposer`` that shape its trees."""
+    """The options of a proposer that shape its trees."""
 
     top_k: int
     depth: int
@@ -30,14 +30,14 @@ class TreeOptions:
     min_probability: float
 
 
-class Eagle3Engine(Engine):
+class HeadEngine(Engine):
     """The head, which drafts for all requests of a batch level by level.
 
     Args:
         runner: runs the head.
         layers: the target's layers whose hidden states the head reads, as ``Hidden`` numbers them.
-        learns: requests share acceptance rates in merges; False if the text depends on the drafts.
         name: the strategy's, as the source of its candidates.
+        learns: requests share acceptance rates in merges; False if the text depends on the drafts.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Eagle3Engine(Engine):
         options: TreeOptions,
         runner: HeadRunner,
         layers: Sequence[int],
+        name: str,
         learns: bool = True,
-        name: str = "eagle3",
     ) -> None:
         self.head, self._runner, self._options, self._learns = runner.head, runner, options, learns
         self._name, least = name, options.min_probability
@@ -70,7 +70,7 @@ class Eagle3Engine(Engine):
         return frozenset({(Nodes.PROMPT, self.states), (Nodes.PATH, self.states)})
 
     def start(self, request: Request) -> Drafter:
-        return Eagle3Drafter(request, self)
+        return HeadDrafter(request, self)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         own = own_drafters(drafters)
@@ -82,23 +82,23 @@ class Eagle3Engine(Engine):
         self._draft(own_drafters(drafters), budgets, _WIDTH_IN_MERGES, most, pays)
 
     @torch.inference_mode()
-    def store(self, drafter: Eagle3Drafter) -> None:
+    def store(self, drafter: HeadDrafter) -> None:
         """Cache the keys and values of a request's pending pairs; nothing is drafted after the last of them."""
         if drafter.pending:
             states, tokens = self._take_pending(drafter)
             self._append(drafter, states, tokens)
 
-    def _append(self, drafter: Eagle3Drafter, states: torch.Tensor, tokens: Sequence[int]) -> None:
+    def _append(self, drafter: HeadDrafter, states: torch.Tensor, tokens: Sequence[int]) -> None:
         read(self._runner, drafter.cache, states, tokens)
 
-    def _take_pending(self, drafter: Eagle3Drafter) -> tuple[torch.Tensor, Sequence[int]]:
+    def _take_pending(self, drafter: HeadDrafter) -> tuple[torch.Tensor, Sequence[int]]:
         """Return the pending pairs of a request: states (n, layers * size), and the tokens after them."""
         stop, pending = drafter.num_known, drafter.pending
         states = (pending[0] if len(pending) == 1 else torch.cat(pending)).to(self._target_ids.device)
         drafter.pending, drafter.last = [], states[-1:].clone()
         return states, drafter.request.tokens[stop - len(states) + 1 : stop + 1]
 
-    def _take_unread(self, drafter: Eagle3Drafter) -> tuple[torch.Tensor, Sequence[int]]:
+    def _take_unread(self, drafter: HeadDrafter) -> tuple[torch.Tensor, Sequence[int]]:
         """Return the pairs that a draft begins with: the pending ones, or the last pair once more."""
         if not drafter.pending:
             assert drafter.last is not None, "a request that can draft has a last pair"
@@ -113,7 +113,7 @@ class Eagle3Engine(Engine):
     @torch.inference_mode()
     def _draft(
         self,
-        drafters: Sequence[Eagle3Drafter],
+        drafters: Sequence[HeadDrafter],
         budgets: Sequence[Budget],
         width: int,
         num_nodes: int,
@@ -136,9 +136,9 @@ class Eagle3Engine(Engine):
             drafted.depth, drafted.least = depth, self._least
             drafter.take(drafted)
 
-    def _depths(self, drafters: Sequence[Eagle3Drafter], budgets: Sequence[Budget]) -> dict[Eagle3Drafter, int]:
+    def _depths(self, drafters: Sequence[HeadDrafter], budgets: Sequence[Budget]) -> dict[HeadDrafter, int]:
         """Begin a step; return the longest path of each request that the head can draft for."""
-        depths = dict[Eagle3Drafter, int]()
+        depths = dict[HeadDrafter, int]()
         for drafter, budget in zip(drafters, budgets, strict=True):
             drafter.drafted = drafter.drawn = None
             depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
@@ -148,7 +148,7 @@ class Eagle3Engine(Engine):
 
     def _trees(
         self,
-        depths: Mapping[Eagle3Drafter, int],
+        depths: Mapping[HeadDrafter, int],
         width: int,
         num_nodes: int,
         pays: PaysByDrafter,
@@ -168,7 +168,7 @@ class Eagle3Engine(Engine):
 
     def _grown(
         self,
-        depths: Mapping[Eagle3Drafter, int],
+        depths: Mapping[HeadDrafter, int],
         width: int,
         pays: PaysByDrafter,
         choose: Choose,

@@ -1,4 +1,4 @@
-"""EAGLE's drafters: each request's pairs of hidden states and tokens, and its draft.
+"""The drafters of a trained head over pairs: each request's pairs of hidden states and tokens, and its draft.
 
 A pair needs the hidden states of a position and the token after it. So after each step the head can read the accepted
 path with the bonus token, and its draft begins at the last pair. Keys and values of drafted tokens are dropped.
@@ -12,9 +12,9 @@ import torch
 from specdec.errors import NumericsError
 from specdec.heads.pair_cache import PairCache
 from specdec.strategies.base import Answers, Drafter, Feedback, Hidden, Nodes, Request, Retained, Signal
-from specdec.strategies.eagle3.candidates import Candidates, bin_of
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.trained_heads.candidates import Candidates, bin_of
 from specdec.tree import Budget, DraftTree
 
 _DEEPEST = 2  # deeper candidates share the buckets of their probability
@@ -36,14 +36,14 @@ class PairEngine(Protocol):
     def new_cache(self) -> PairCache:
         """Return an empty cache."""
 
-    def store(self, drafter: "Eagle3Drafter") -> None:
+    def store(self, drafter: "HeadDrafter") -> None:
         """Cache the keys and values of a request's pending pairs."""
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         """Draft for several requests."""
 
 
-class Eagle3Drafter(Source):
+class HeadDrafter(Source):
     """One request: the head's keys and values of its text, and hidden states that the head hasn't read yet.
 
     Attributes:
@@ -159,10 +159,10 @@ class Eagle3Drafter(Source):
 
 
 # Called before a pass with the probability, by drafter, of the path that it continues.
-PaysByDrafter = Callable[[Mapping[Eagle3Drafter, float]], bool]
+PaysByDrafter = Callable[[Mapping[HeadDrafter, float]], bool]
 
 
-def own_drafters(drafters: Sequence[Drafter]) -> list[Eagle3Drafter]:
-    own = [drafter for drafter in drafters if isinstance(drafter, Eagle3Drafter)]
+def own_drafters(drafters: Sequence[Drafter]) -> list[HeadDrafter]:
+    own = [drafter for drafter in drafters if isinstance(drafter, HeadDrafter)]
     assert len(own) == len(drafters), "an engine is given the drafters that it started"
     return own

@@ -14,9 +14,9 @@ import torch
 from specdec.heads.base import Continuations
 from specdec.strategies.base import Drafter, Request
 from specdec.strategies.draft_model.drafts import draw_with_most_likely
-from specdec.strategies.eagle3.candidates import Candidates, fetched
-from specdec.strategies.eagle3.drafter import Eagle3Drafter, PaysByDrafter, own_drafters
-from specdec.strategies.eagle3.engine import Eagle3Engine
+from specdec.strategies.trained_heads.candidates import Candidates, fetched
+from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter, own_drafters
+from specdec.strategies.trained_heads.engine import HeadEngine
 from specdec.tree import ROOT, Budget, DraftTree
 
 
@@ -137,7 +137,7 @@ class DrawnLevels:
         return tokens, log_probs
 
 
-class DrawingEngine(Eagle3Engine):
+class DrawingEngine(HeadEngine):
     """Draws candidates where the head drafts alone at a temperature above 0.
 
     Its runner returns the whole draft vocabulary. In merges, candidates are chosen.
@@ -160,7 +160,7 @@ class DrawingEngine(Eagle3Engine):
         return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
 
     def _take(
-        self, depths: Mapping[Eagle3Drafter, int], drawn: Sequence[DrawnDraft | None], chosen: Sequence[Candidates]
+        self, depths: Mapping[HeadDrafter, int], drawn: Sequence[DrawnDraft | None], chosen: Sequence[Candidates]
     ) -> None:
         """Give each request its draft."""
         for (drafter, depth), draft, candidates in zip(depths.items(), drawn, chosen, strict=True):
@@ -174,7 +174,7 @@ class DrawingEngine(Eagle3Engine):
 
     def _trees(
         self,
-        depths: Mapping[Eagle3Drafter, int],
+        depths: Mapping[HeadDrafter, int],
         width: int,
         num_nodes: int,
         pays: PaysByDrafter,

@@ -18,9 +18,9 @@ from specdec.heads.made_here import head_of
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
-from specdec.strategies.eagle3.drawn import DrawingEngine
-from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
-from specdec.strategies.trained_heads import check_ids, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.drawn import DrawingEngine
+from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
+from specdec.strategies.trained_heads.target import check_ids, notes_on_target, shared_weights
 
 
 class Eagle3Proposer(Proposer):
@@ -86,7 +86,7 @@ class Eagle3Proposer(Proposer):
         top_k = self.top_k if host.takes_trees or not host.reads_q else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
         runner = host.head_runner(head, None if host.reads_q else top_k)
-        engine = DrawingEngine if host.reads_q else Eagle3Engine
+        engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:

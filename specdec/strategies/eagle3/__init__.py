@@ -1,1 +1,0 @@
-"""Drafts from a trained EAGLE-3 head."""

@@ -1,0 +1,1 @@
+"""What strategies with a trained head share: engine, drafters, candidates, and checks of the target."""
