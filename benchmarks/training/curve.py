@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.training.head_run import Corpus, Point, on_prompts, train_point
-from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.folder import write_head
+from specdec.training.base import HeadTraining
 from specdec.training.settings import TrainingSettings
 
 LARGE = 2_000_000  # answer tokens from which on batches are twice as large
@@ -91,23 +90,17 @@ class Curve:
     def settings(self, count: int, rate: float) -> TrainingSettings:
         batch = self.arguments.batch * (2 if count >= LARGE else 1)
         at_once = ROWS_AT_ONCE if self.corpus.model.device.type == "cuda" else batch
-        return TrainingSettings(rows_per_batch=batch, rows_per_target_pass=at_once, rate=rate)
+        return TrainingSettings(rows_per_batch=batch, rows_per_target_pass=at_once, rate=rate, **self.corpus.kind.schedule)
 
-    def noted(self, point: Point, head: Eagle3Head, measured: dict[str, Any]) -> float:
+    def noted(self, point: Point, head: HeadTraining, measured: dict[str, Any]) -> float:
         """Write a point's results, and its head if it is the best so far."""
         held_out = float(measured["evaluations"][-1][1]["tokens_per_step"])
         score = measured["prompts"]["tokens_per_step"]["tree of 8"] if self.corpus.answers else held_out
         if score > self.best and point.draft_vocab_size == self.arguments.vocabulary:
             self.best = score
-            self.save(head)
+            head.write(self.arguments.out / "head")
             self.results.values["best"] = point.name
         self.results.values["points"].append(measured)
         took = measured["seconds"]["training"]
         self.results.write(f"{point.name}: held out {held_out:.3f}, tree of 8 {score:.3f}, trained for {took:.1f} s")
         return held_out
-
-    def save(self, head: Eagle3Head) -> None:
-        config = self.corpus.model.config
-        special = {name: getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        is_reduced = head.config.draft_vocab_size < head.config.vocab_size  # else the output matrix is the target's own
-        write_head(head, self.arguments.out / "head", config.num_hidden_layers, special, is_reduced)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.heads.eagle3 import Eagle3Head
+from benchmarks.training.level_replay import replay_levels
 from specdec.training.acceptance import Acceptance, Answer, TreeShape, chain_drafts, replay_chains, replay_trees
+from specdec.training.base import HeadTraining
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.loop import Trainer
 from specdec.training.packing import PackedRows, pack
 from specdec.training.settings import TrainingSettings
-from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
 from specdec.training.vocabulary import coverage, draft_vocabulary
@@ -50,6 +51,7 @@ class Corpus:
 
     Attributes:
         model: the target.
+        kind: of the heads to train.
         text: to train on, in random order.
         held_out: to evaluate on.
         answers: the target's answers to prompts that are never trained on.
@@ -57,42 +59,42 @@ class Corpus:
     """
 
     model: Any
+    kind: type[HeadTraining]
     text: Text
     held_out: Text
     answers: list[Answer]
     overrides: dict[str, Any]
 
 
-def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[Eagle3Head, dict[str, Any]]:
+def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, dict[str, Any]]:
     """Train a head; return it, with what was measured."""
     began, model = time.perf_counter(), corpus.model
     text = corpus.text.first(point.num_answer_tokens)
-    config = eagle3_config(model, point.draft_vocab_size, **corpus.overrides)
-    head = Eagle3Head(config, model.get_input_embeddings().weight, model.device, torch.float32)
-    vocabulary = draft_vocabulary(text, config.vocab_size, config.draft_vocab_size)
-    head.set_vocabulary(vocabulary.to(model.device))
-    target = TargetStates(model, config.target_layers(model.config.num_hidden_layers))
-    norm = getattr(getattr(model.get_decoder(), "norm", None), "weight", torch.ones(config.hidden_size))
-    output = model.get_output_embeddings().weight.detach(), norm.detach().to(model.device)
+    vocab_size = len(model.get_input_embeddings().weight)
+    vocabulary = draft_vocabulary(text, vocab_size, point.draft_vocab_size)
+    training = corpus.kind.untrained(model, vocabulary, corpus.overrides)
+    target = TargetStates(model, training.layer_ids)
     shuffle = np.random.default_rng(seed)
     rows = joined([pack(text, ROW_LENGTH, shuffle) for _ in range(point.passes)])
     held_out = pack(corpus.held_out, ROW_LENGTH, shuffle)
     generator = torch.Generator(model.device).manual_seed(seed)
-    trainer = Trainer(head, target, output, held_out, point.settings, generator)
+    trainer = Trainer(training, target, held_out, point.settings, generator)
     prepared = time.perf_counter() - began
     explained = trainer.start(rows[:START_ROWS])
     before = trainer.evaluate()
     started = time.perf_counter() - began - prepared
     run = trainer.train(rows)
-    trainer.fold()
+    training.fold()
     measured = {
         "name": point.name,
+        "kind": training.strategy,
+        "weights": sum(each.numel() for each in training.head.parameters()),
         "num_answer_tokens": run.num_answer_tokens,
         "num_tokens": run.num_tokens,
         "documents": len(text),
         "passes": point.passes,
-        "draft_vocab_size": config.draft_vocab_size,
-        "coverage_of_held_out_text": coverage(corpus.held_out, vocabulary, config.vocab_size),
+        "draft_vocab_size": len(vocabulary),
+        "coverage_of_held_out_text": coverage(corpus.held_out, vocabulary, vocab_size),
         "settings": point.settings.model_dump(),
         "seconds": {"preparing": prepared, "start": started, "training": run.seconds},
         "explained_by_start": explained,
@@ -101,7 +103,7 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[Eagle3Head, di
         "evaluations": [(update, described(found)) for update, found in run.evaluations],
         "best_update": run.best,
     }
-    return head, measured
+    return training, measured
 
 
 def joined(parts: list[PackedRows]) -> PackedRows:
@@ -114,15 +116,14 @@ def described(found: Acceptance) -> dict[str, Any]:
     return asdict(found) | {"tokens_per_step": found.tokens_per_step}
 
 
-def on_prompts(head: Eagle3Head, answers: list[Answer]) -> dict[str, Any]:
+def on_prompts(training: HeadTraining, answers: list[Answer]) -> dict[str, Any]:
     """Replay the target's answers with a head's chains and trees; figures over all answers and by category."""
     began = time.perf_counter()
-    head = copy.deepcopy(head).float()
-    right = [chain_drafts(head, answer, DEPTH) for answer in answers]
+    right = [chain_drafts(training, answer, DEPTH) for answer in answers]
     steps = {f"chain of {depth}": [replay_chains(*each, depth) for each in zip(right, answers, strict=True)]
              for depth in range(1, DEPTH + 1)}  # fmt: skip
     for shape in (SMALL_TREE, LARGE_TREE):
-        steps[f"tree of {shape.num_nodes}"] = replay_trees(head, answers, shape)
+        steps[f"tree of {shape.num_nodes}"] = trees(training, answers, shape)
     tokens = [answer.num_answer for answer in answers]
     categories: dict[str, dict[str, float]] = defaultdict(dict)
     for name in dict.fromkeys(answer.category for answer in answers):
@@ -137,6 +138,13 @@ def on_prompts(head: Eagle3Head, answers: list[Answer]) -> dict[str, Any]:
         "by_category": dict(categories),
         "seconds": time.perf_counter() - began,
     }
+
+
+def trees(training: HeadTraining, answers: list[Answer], shape: TreeShape) -> list[int]:
+    """The steps in which a head's trees give each answer."""
+    if type(training) is Eagle3Training:
+        return replay_trees(copy.deepcopy(training.head).float(), answers, shape)
+    return [replay_levels(training, answer, shape) for answer in answers]
 
 
 def acceptance_by_depth(right: list[torch.Tensor], answers: list[Answer]) -> list[float]:

@@ -17,14 +17,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, on_prompts
-from specdec.heads.files import TargetWeights
-from specdec.heads.folder import read_head
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.acceptance import Answer
+from specdec.training.base import HeadTraining
+from specdec.training.kinds import KINDS
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings
-from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
 
@@ -49,27 +48,26 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> None:
         model=Path(arguments.model).name,
         arguments={k: str(v) for k, v in vars(arguments).items()},
     )
-    answers = prompt_answers(arguments, device)
+    kind, sizes = KINDS[arguments.kind], json.loads(arguments.sizes)
+    untrained = kind.untrained(model, torch.arange(min(arguments.vocabulary, model.config.vocab_size)), sizes)
+    answers = prompt_answers(arguments, untrained)
     results.write(f"{len(answers)} prompts answered, {sum(answer.num_answer for answer in answers)} tokens")
     if arguments.head:
-        embeddings, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        weights = TargetWeights(embeddings, lambda: output, model.config.num_hidden_layers)
-        results.write(
-            "given head measured", given_head=on_prompts(read_head(arguments.head, weights, torch.float32), answers)
-        )
+        given = untrained.with_head_of(arguments.head)
+        results.write("given head measured", given_head=on_prompts(given, answers))
     if not arguments.answer_tokens:
         return
     text = own_text(arguments, model, results)
     order = np.random.default_rng(arguments.seed).permutation(len(text))
     num_held_out = min(arguments.held_out, len(text) // 10)
-    overrides = json.loads(arguments.sizes)
-    corpus = Corpus(model, text.select(order[num_held_out:]), text.select(order[:num_held_out]), answers, overrides)
+    corpus = Corpus(model, kind, text.select(order[num_held_out:]), text.select(order[:num_held_out]), answers, sizes)
     Curve(arguments, corpus, results).run()
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks learning_curve", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="folder of the target")
+    parser.add_argument("--kind", choices=list(KINDS), default="eagle3", help="kind of the heads")
     parser.add_argument("--out", type=Path, required=True, help="folder for the results and the best head")
     parser.add_argument("--prompts", type=Path, help="JSON Lines with category and prompt_ids, never trained on")
     parser.add_argument("--head", type=Path, help="measure this head on the prompts first")
@@ -97,8 +95,9 @@ def parsed() -> argparse.Namespace:
 
 
 @torch.no_grad()
-def prompt_answers(arguments: argparse.Namespace, device: torch.device, most: int = 128) -> list[Answer]:
-    """The target's own greedy answers to the prompts, in float32, with its states."""
+def prompt_answers(arguments: argparse.Namespace, untrained: HeadTraining, most: int = 128) -> list[Answer]:
+    """The target's own greedy answers to the prompts, in float32, with the states that heads of a kind read."""
+    device = untrained.device
     if not arguments.prompts:
         return []
     lines = [json.loads(line) for line in arguments.prompts.read_text(encoding="utf-8").splitlines()]
@@ -111,13 +110,12 @@ def prompt_answers(arguments: argparse.Namespace, device: torch.device, most: in
         torch.tensor(padded, device=device), attention_mask=torch.tensor(mask, device=device),
         max_new_tokens=most, do_sample=False, pad_token_id=0, eos_token_id=ends,
     )[:, longest:].tolist()  # fmt: skip
-    config = eagle3_config(model, arguments.vocabulary, **json.loads(arguments.sizes))
-    target = TargetStates(model, config.target_layers(model.config.num_hidden_layers))
+    target = TargetStates(model, untrained.layer_ids)
     found = []
     for line, answer in zip(lines, written, strict=True):
         stop = next((index + 1 for index, token in enumerate(answer) if token in ends), most)
         tokens = torch.tensor(line["prompt_ids"] + answer[:stop], device=device)
-        found.append(Answer(line["category"], tokens, len(line["prompt_ids"]), target.of(tokens[None]).layers[0]))
+        found.append(Answer(line["category"], tokens, len(line["prompt_ids"]), untrained.read(target.of(tokens[None]))[0]))
     return found
 
 

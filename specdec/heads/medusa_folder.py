@@ -11,12 +11,14 @@ Without output matrices, all heads share the target's. Heads and blocks are coun
 configurations say two heads where there are five, and nothing else is needed from them.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights, check_target, first_of, read_tensors
@@ -80,6 +82,44 @@ def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -
         for head in range(parts.num_heads)
     ]
     return MedusaWeights(blocks, [output.to(device, dtype) for output in outputs], target_ids.to(device))
+
+
+def write_medusa_heads(weights: MedusaWeights, folder: Path, vocab_size: int) -> None:
+    """Write heads in bfloat16, in vLLM's layout.
+
+    Args:
+        weights: of the heads.
+        folder: created if it doesn't exist.
+        vocab_size: size of the target's vocabulary.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = dict[str, torch.Tensor]()
+    for head, blocks in enumerate(weights.blocks):
+        for number, block in enumerate(blocks):
+            tensors[f"blocks.{head}.layers.{number}.weight"] = block.weight
+            if block.bias is not None:
+                tensors[f"blocks.{head}.layers.{number}.bias"] = block.bias
+    is_shared = len(weights.outputs) == 1
+    for head, output in enumerate(weights.outputs):
+        tensors["lm_head.weight" if is_shared else f"lm_heads.{head}.weight"] = output
+    written = {name: tensor.detach().cpu().to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    size, hidden = weights.outputs[0].shape
+    if size < vocab_size:
+        written["token_map"] = weights.target_ids.cpu()
+    save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "hidden_size": hidden,
+        "vocab_size": vocab_size,
+        "truncated_vocab_size": size,
+        "num_heads": weights.num_heads,
+        "num_hidden_layers": len(weights.blocks[0]),
+        "medusa_fc_bias": True,
+        "original_lm_head": is_shared,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def _parts_of(tensors: Tensors) -> _Parts:

@@ -9,9 +9,9 @@ from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.torch_runner import TorchRunner
+from specdec.training.base import HeadTraining
 from specdec.training.packing import PackedRows
 from specdec.training.target import TargetStates
-from specdec.training.unrolled import unroll
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Acceptance:
 
 
 def correct_drafts(
-    head: Eagle3Head, layers: torch.Tensor, rows: PackedRows, visible: torch.Tensor, depth: int
+    training: HeadTraining, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, depth: int
 ) -> torch.Tensor:
     """Return (rows, length, depth), True at (i, d) where the head's token for x_{i+2+d} is the text's.
 
-    True tokens are fed up to each depth. Positions without that many following tokens count as wrong.
+    Heads that read drafted tokens are fed the true ones. Positions without that many following tokens count as wrong.
     """
-    outs = unroll(head, layers, rows.tokens, rows.positions, visible, depth)
+    outs = training.outs(read, rows, visible, depth)
     found = []
     for step, out in enumerate(outs):
-        drafted = head.target_ids[head.logits(out).argmax(-1)]
+        drafted = training.target_ids[training.logits(out, step).argmax(-1)]
         shift = 2 + step
         found.append((drafted == rows.tokens.roll(-shift, 1)) & _reaches(rows, shift))
     return torch.stack(found, -1)
@@ -59,26 +59,25 @@ def _reaches(rows: PackedRows, shift: int) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_acceptance(
-    head: Eagle3Head, target: TargetStates, rows: PackedRows, scales: torch.Tensor, depth: int, batch: int
+    training: HeadTraining, target: TargetStates, rows: PackedRows, depth: int, batch: int
 ) -> Acceptance:
     """Measure a head on packed rows of answers.
 
     Args:
-        head: the head, on the target's device.
+        training: has the head, on the target's device.
         target: runs the target.
         rows: on any device.
-        scales: (num_states * hidden,) factors on the states, as in training.
         depth: drafts per position.
         batch: rows per pass.
     """
-    device = head.fc.weight.device
+    device = training.device
     accuracy, chain = torch.zeros(depth, device=device), torch.zeros(depth, device=device)
     count = torch.zeros((), device=device)
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch].to(device)
         visible = part.visible()
-        layers = target.of(part.tokens, part.positions, visible).layers * scales
-        correct = correct_drafts(head, layers.to(head.fc.weight.dtype), part, visible, depth)
+        read = training.read(target.of(part.tokens, part.positions, visible))
+        correct = correct_drafts(training, read, part, visible, depth)
         counted = part.is_answer.roll(-2, 1) & _reaches(part, 1 + depth)
         chosen = correct[counted].float()
         accuracy += chosen.sum(0)
@@ -90,37 +89,40 @@ def held_out_acceptance(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt with the target's greedy answer, and the target's states.
+    """A prompt with the target's greedy answer, and the target's states that a head reads.
 
     Attributes:
         category: the prompt's category.
         tokens: (length,) prompt and answer.
         num_prompt: tokens of the prompt.
-        layers: (length, num_states * hidden), in the head's dtype.
+        read: (length, states size), in the head's dtype.
     """
 
     category: str
     tokens: torch.Tensor
     num_prompt: int
-    layers: torch.Tensor
+    read: torch.Tensor
 
     @property
     def num_answer(self) -> int:
         return len(self.tokens) - self.num_prompt
 
+    def row(self) -> PackedRows:
+        """Return prompt and answer as a row of one document."""
+        shape, device = (1, len(self.tokens)), self.tokens.device
+        return PackedRows(
+            self.tokens[None],
+            torch.zeros(shape, dtype=torch.int32, device=device),
+            torch.arange(len(self.tokens), device=device)[None],
+            torch.ones(shape, dtype=torch.bool, device=device),
+        )
+
 
 @torch.no_grad()
-def chain_drafts(head: Eagle3Head, answer: Answer, depth: int) -> torch.Tensor:
+def chain_drafts(training: HeadTraining, answer: Answer, depth: int) -> torch.Tensor:
     """Return (length, depth), True where the head's chain from a position is right up to a depth."""
-    length = len(answer.tokens)
-    shape, device = (1, length), answer.tokens.device
-    rows = PackedRows(
-        answer.tokens[None],
-        torch.zeros(shape, dtype=torch.int32, device=device),
-        torch.arange(length, device=device)[None],
-        torch.ones(shape, dtype=torch.bool, device=device),
-    )
-    return correct_drafts(head, answer.layers[None], rows, rows.visible(), depth)[0].cumprod(-1).bool()
+    rows = answer.row()
+    return correct_drafts(training, answer.read[None], rows, rows.visible(), depth)[0].cumprod(-1).bool()
 
 
 def replay_chains(right: torch.Tensor, answer: Answer, depth: int) -> int:
@@ -156,7 +158,7 @@ def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) 
     steps = [1] * len(answers)
     while active := [row for row, answer in enumerate(answers) if known[row] < len(answer.tokens)]:
         ranges = [slice(len(caches[row]), known[row] - 1) for row in active]
-        states = [answers[row].layers[pairs] for row, pairs in zip(active, ranges, strict=True)]
+        states = [answers[row].read[pairs] for row, pairs in zip(active, ranges, strict=True)]
         tokens = [
             answers[row].tokens[pairs.start + 1 : pairs.stop + 1].tolist()
             for row, pairs in zip(active, ranges, strict=True)

@@ -11,6 +11,8 @@ class Card:
     """The facts of a head and its training.
 
     Attributes:
+        strategy: the name of the strategy that drafts with the head.
+        label: the head's kind in words, with its article.
         target: the model's name.
         digest: of the model.
         num_answer_tokens: of the text.
@@ -22,6 +24,8 @@ class Card:
         seed: of all randomness.
     """
 
+    strategy: str
+    label: str
     target: str
     digest: str
     num_answer_tokens: int
@@ -39,7 +43,7 @@ def card(facts: Card, folder: Path) -> str:
     accuracy = ", ".join(f"{share:.3f}" for share in shown.accuracy)
     chain = ", ".join(f"{share:.3f}" for share in shown.chain)
     steps = f"{shown.tokens_per_step:.2f} ({shown.num_positions:,} positions)"
-    return f"""# An EAGLE-3 head for {facts.target}
+    return f"""# {facts.label[0].upper()}{facts.label[1:]} for {facts.target}
 
 Trained by `specdec train head` on text that the model wrote itself, in the published layout (bfloat16).
 
@@ -54,7 +58,7 @@ Trained by `specdec train head` on text that the model wrote itself, in the publ
 | tokens per step, chain of {len(shown.chain)}, held-out text | {steps} |
 
 ```sh
-specdec generate --model MODEL --proposer eagle3:head={folder} "…"
+specdec generate --model MODEL --proposer {facts.strategy}:head={folder} "…"
 ```
 
 Held-out text is the model's own, on which heads are right more often than on prompts of users.

@@ -1,174 +1,88 @@
-"""The training of one EAGLE-3 head on a target's text, in a given time; the best head so far is in its folder."""
+"""An EAGLE-3 head in training: unrolled steps on true tokens, from a least-squares start."""
 
-import copy
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 
-from specdec.errors import ModelError, plural
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_head, write_head
-from specdec.machine.cache_files import put_in_place
-from specdec.models.architecture import name_of
-from specdec.training.acceptance import Acceptance
-from specdec.training.card import Card, card
-from specdec.training.checkpoint import Checkpoint
-from specdec.training.disk import PART, writing_to
-from specdec.training.loop import Trainer
-from specdec.training.packing import PackedRows, pack
-from specdec.training.place import Place
-from specdec.training.progress import Progress, Watch
-from specdec.training.run import Resumed, Run
-from specdec.training.settings import HeadSettings, TrainingSettings
+from specdec.training.base import HeadTraining, special_tokens
+from specdec.training.packing import PackedRows
 from specdec.training.sizes import eagle3_config
-from specdec.training.target import TargetStates
-from specdec.training.text import Text
-from specdec.training.trained_head import TrainedHead
-from specdec.training.vocabulary import draft_vocabulary
-
-_START_ROWS = 128
-_HELD_OUT_ROWS = 64
-_MINUTES_PER_EVALUATION = 5.0
-_RESERVE = 0.02  # of the time
+from specdec.training.start import Samples, least_squares_start, state_scales
+from specdec.training.target import States
+from specdec.training.unrolled import unroll
 
 
-class Eagle3Training:
-    """The training of one head in the time that is left."""
+class Eagle3Training(HeadTraining):
+    """An EAGLE-3 head; its ``sizes`` are fields of ``Eagle3Config``."""
 
-    def __init__(
-        self, model: Any, target: TargetStates, text: Text, settings: HeadSettings, watch: Watch, place: Place
-    ) -> None:
-        self.model, self.text, self.settings, self.watch, self.place = model, text, settings, watch, place
-        self.num_layers = model.config.get_text_config().num_hidden_layers
-        config = eagle3_config(model, settings.draft_vocab_size)
-        self.head = Eagle3Head(config, model.get_input_embeddings().weight, model.device, torch.float32)
-        vocabulary = draft_vocabulary(text, config.vocab_size, config.draft_vocab_size)
-        self.head.set_vocabulary(vocabulary.to(model.device))
-        self.rows, held_out = self._rows()
-        norm = getattr(getattr(model.get_decoder(), "norm", None), "weight", torch.ones(config.hidden_size))
-        output = model.get_output_embeddings().weight.detach(), norm.detach().to(model.device)
-        generator = torch.Generator(model.device).manual_seed(settings.seed)
-        training = self._training_settings()
-        self.trainer = Trainer(self.head, target, output, held_out, training, generator, watch.clock)
-        self.best: Acceptance | None = None
-        self.seen = Run()
+    strategy: ClassVar[str] = "eagle3"
+    label: ClassVar[str] = "an EAGLE-3 head"
+    rates: ClassVar[Mapping[str, float]] = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
 
-    def _rows(self) -> tuple[PackedRows, PackedRows]:
-        """Return the packed rows to train on and those to evaluate on, whose documents don't change on a resume."""
-        settings, shuffle = self.settings, np.random.default_rng(self.settings.seed)
-        indices = np.arange(len(self.text))
-        is_held_out = indices % settings.held_out_every == settings.held_out_every - 1
-        rows, held_out = (
-            pack(self.text.select(indices[chosen]), settings.row_length, shuffle)
-            for chosen in (~is_held_out, is_held_out)
-        )
-        if len(rows) < self._training_settings().rows_per_batch or not len(held_out):
-            raise ModelError(
-                f"{name_of(self.model)} wrote {plural(len(self.text), 'different text')} of "
-                f"{self.text.num_answer_tokens:,} tokens, too little to train on: allow more minutes, or give prompts "
-                "that it answers (--prompts)"
-            )
-        return rows, held_out[:_HELD_OUT_ROWS]
+    head: Eagle3Head
 
-    def _training_settings(self) -> TrainingSettings:
-        minutes = self.settings.minutes * (1 - self.settings.text_share)
-        evaluations = max(4, round(minutes / _MINUTES_PER_EVALUATION))
-        is_cuda = self.model.device.type == "cuda"
-        return TrainingSettings(
-            rows_per_batch=4 if is_cuda else 2,
-            rows_per_target_pass=64 if is_cuda else 8,
-            rate=2.0 if is_cuda else 1.0,  # by the batch
-            evaluations=evaluations,
-            evaluated_from=0.0,
-        )
+    @classmethod
+    def untrained(
+        cls,
+        model: Any,
+        vocabulary: torch.Tensor,
+        sizes: Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        head = cls._empty(model, vocabulary, sizes or {}, model.device if device is None else device)
+        head.set_vocabulary(vocabulary.to(head.d2t.device))
+        head.lm_head.weight.requires_grad_(False)
+        return cls(model, head)
 
-    def run(self, began: float, checkpoint: Checkpoint | None) -> TrainedHead:
-        """Train until the time is over; the folder always has the best head so far.
+    @classmethod
+    def _empty(
+        cls, model: Any, vocabulary: torch.Tensor, sizes: Mapping[str, Any], device: torch.device | str
+    ) -> Eagle3Head:
+        """Return a head of the right sizes."""
+        config = eagle3_config(model, len(vocabulary), **sizes)
+        return Eagle3Head(config, model.get_input_embeddings().weight, device, torch.float32)
 
-        Args:
-            began: the watch's time at which the run began.
-            checkpoint: go on from there; None begins the training.
-        """
-        ends_at, reserve = began + 60 * self.settings.minutes, 60 * _RESERVE * self.settings.minutes
-        folder, is_interrupted = self.place.folder, False
-        try:
-            if checkpoint is None:
-                self.trainer.start(self.rows[:_START_ROWS])
-                self.best = self._measured_before(folder)
-                seconds = max(ends_at - reserve - self.watch.clock(), 1e-3)
-            else:
-                self.best, seconds = checkpoint.best, checkpoint.seconds
-                ends_at = self.watch.clock() + seconds - checkpoint.resumed.run.seconds + reserve
+    @property
+    def states_size(self) -> int:
+        return self.head.config.states_size
 
-            def save(state: Resumed) -> None:
-                with writing_to(folder):
-                    Checkpoint(len(self.text), seconds, self.best, state).save(folder)
+    @property
+    def target_ids(self) -> torch.Tensor:
+        return self.head.target_ids
 
-            resumed = checkpoint.resumed if checkpoint else None
-            self.trainer.train(self.rows, seconds, self._watching(ends_at), save, resumed)
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            is_interrupted = True
-        assert self.best is not None, "the start is evaluated"
-        num_tokens = self.text.num_answer_tokens
-        return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen)
+    @property
+    def layer_ids(self) -> Sequence[int]:
+        return self.head.config.target_layers(self.num_layers)
 
-    def _watching(self, ends_at: float) -> Callable[[Run], None]:
-        """Return a function that keeps the best head of a run and reports progress."""
-        num_seen = 0
+    def read(self, states: States) -> torch.Tensor:
+        return states.layers
 
-        def watch(run: Run) -> None:
-            nonlocal num_seen
-            self.seen = run
-            if len(run.evaluations) > num_seen:
-                num_seen = len(run.evaluations)
-                update, found = run.evaluations[-1]
-                if update == run.best and (self.best is None or found.tokens_per_step > self.best.tokens_per_step):
-                    self._write(run, found)
-                    self.best = found
-            rate, best = run.num_answer_tokens / max(run.seconds, 1e-9), self.best
-            left, length = ends_at - self.watch.clock(), best.tokens_per_step if best else 0.0
-            self.watch.on_progress(Progress("training", run.num_answer_tokens, rate, left, length))
+    def start(self, samples: Samples, generator: torch.Generator) -> float:
+        self.scales = state_scales(samples.read)
+        norm = getattr(getattr(self.model.get_decoder(), "norm", None), "weight", None)
+        weight = torch.ones(samples.final.shape[-1]) if norm is None else norm.detach()
+        rows = self.output_rows.float()
+        return least_squares_start(self.head, samples, self.scales, rows, weight.to(self.device), generator)
 
-        return watch
+    def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
+        states = (read * self.scales).to(self.head.fc.weight.dtype)
+        return unroll(self.head, states, rows.tokens, rows.positions, visible, num_steps)
 
-    def _measured_before(self, folder: Path) -> Acceptance | None:
-        """Measure the head of an earlier run, which only a better one replaces; None if there is none."""
-        output = self.model.get_output_embeddings().weight.detach()
-        weights = TargetWeights(self.head.embeddings, lambda: output, self.num_layers)
-        with suppress(ModelError):
-            return self.trainer.evaluate(read_head(folder, weights, torch.float32))
-        return None
+    def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:  # noqa: ARG002 - one matrix for all steps
+        return self.head.logits(out)
 
-    def _write(self, run: Run, found: Acceptance) -> None:
-        """Write the head and its card; the files of the head before are replaced one by one, each as a whole."""
-        folder, head = self.place.folder, copy.deepcopy(self.head)
+    def _fold(self) -> None:
         with torch.no_grad():
-            head.fc.weight.mul_(self.trainer.scales)
-        config = self.model.config
-        special = {name: getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        is_reduced = head.config.draft_vocab_size < head.config.vocab_size
-        facts = Card(
-            target=str(getattr(self.model, "name_or_path", "") or name_of(self.model)),
-            digest=self.place.digest,
-            num_answer_tokens=self.text.num_answer_tokens,
-            num_documents=len(self.text),
-            num_trained_on=run.num_answer_tokens,
-            minutes=run.seconds / 60,
-            draft_vocab_size=head.config.draft_vocab_size,
-            acceptance=found,
-            seed=self.settings.seed,
-        )
-        with writing_to(folder), TemporaryDirectory(prefix=PART, dir=folder) as name:
-            part = Path(name)
-            write_head(head, part, self.num_layers, special, with_output=is_reduced)
-            (part / "README.md").write_text(card(facts, folder), encoding="utf-8")
-            for file in ("model.safetensors", "README.md", "config.json"):  # readers look for the last
-                put_in_place(part / file, folder / file)
+            self.head.fc.weight.mul_(self.scales)
+
+    def _write(self, folder: Path) -> None:
+        is_reduced = self.head.config.draft_vocab_size < self.head.config.vocab_size
+        write_head(self.head, folder, self.num_layers, special_tokens(self.model), with_output=is_reduced)
+
+    def _read(self, folder: Path, weights: TargetWeights) -> Eagle3Head:
+        return read_head(folder, weights, torch.float32)

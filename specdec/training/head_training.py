@@ -7,13 +7,11 @@ from typing import Any
 import torch
 
 from specdec.errors import ModelError, RequestError
-from specdec.heads.config import Eagle3Config
-from specdec.heads.eagle3 import Eagle3Head
 from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
 from specdec.training.disk import prepare_folder, writing_to
-from specdec.training.eagle3_training import Eagle3Training
+from specdec.training.kinds import KINDS
 from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText
 from specdec.training.place import Place
@@ -21,10 +19,11 @@ from specdec.training.progress import Watch
 from specdec.training.script import Script
 from specdec.training.script_choice import script_for
 from specdec.training.settings import HeadSettings
-from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
+from specdec.training.timed_training import TimedTraining
 from specdec.training.trained_head import TrainedHead
+from specdec.training.vocabulary import draft_vocabulary
 
 
 def train_head(
@@ -36,7 +35,7 @@ def train_head(
     resume: bool = False,
     watch: Watch | None = None,
 ) -> TrainedHead:
-    """Train an EAGLE-3 head for a model on text that the model writes, and write its folder.
+    """Train a head for a model on text that the model writes, and write its folder.
 
     The best head so far is in the folder from the first evaluation on. Ctrl-C ends the run with it; before that, the
     text so far is saved and KeyboardInterrupt is raised. Text is saved every two minutes or more often, and the state
@@ -61,15 +60,17 @@ def train_head(
     """
     settings, watch = settings or HeadSettings(), watch or Watch()
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
-    folder, config = place.folder, eagle3_config(model, settings.draft_vocab_size)
-    target = TargetStates(model, config.target_layers(model.config.get_text_config().num_hidden_layers))
+    folder, kind = place.folder, KINDS[settings.kind]
+    vocab_size = len(model.get_input_embeddings().weight)
+    sizes = kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
+    TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
     own = OwnText(place, model, script, settings, resume)
     if own.differences and (folder / FILE).exists():
         raise RequestError(
             f"{folder} has an interrupted training with other options: go on with it by {', '.join(own.differences)}, "
             f"or remove {folder / FILE} to begin a new training on its text"
         )
-    prepare_folder(folder, _disk_bytes(config), replaced=(FILE, "model.safetensors"))
+    prepare_folder(folder, _disk_bytes(sizes.head), replaced=(FILE, "model.safetensors"))
     began = watch.clock() - own.seconds
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
     with without_cudnn(model.device):
@@ -81,8 +82,8 @@ def train_head(
             torch.cuda.empty_cache()  # of the rollout's keys and values
         remedy = f"text and checkpoint in {folder} are kept: free memory or make the draft vocabulary smaller"
         with within_memory(f"{remedy}, and go on (--resume)"):
-            training = Eagle3Training(model, target, own.text, settings, watch, place)
-            head = training.run(began, checkpoint)
+            training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
+            head = TimedTraining(training, own.text, settings, watch, place).run(began, checkpoint)
     if not head.is_interrupted:
         with writing_to(folder):
             remove_checkpoint(folder)
@@ -117,9 +118,9 @@ def write_own_text(
     return own.text, script
 
 
-def _disk_bytes(config: Eagle3Config) -> int:
+def _disk_bytes(head: torch.nn.Module) -> int:
     """Return the room that a head needs with two checkpoints: weights, the best weights and AdamW's moments."""
-    head = Eagle3Head(config, torch.empty(0, device="meta"), "meta")
-    num_weights = sum(parameter.numel() for parameter in head.parameters())
-    num_trained = num_weights - head.lm_head.weight.numel()
+    parameters = list(head.parameters())
+    num_weights = sum(parameter.numel() for parameter in parameters)
+    num_trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     return 2 * (8 * num_weights + 8 * num_trained) + 4 * num_weights

@@ -1,48 +1,30 @@
-"""Training of an EAGLE-3 head on a target's text, from a least-squares start to the best head of the schedule."""
+"""Training of a head on a target's text, from a least-squares start to the best head of the schedule."""
 
 import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from specdec.errors import ModelError, plural
-from specdec.heads.eagle3 import Eagle3Head
 from specdec.training.acceptance import Acceptance, held_out_acceptance
-from specdec.training.losses import labels, unrolled_loss
+from specdec.training.base import DEPTH, HeadTraining
+from specdec.training.losses import Batch, labels
 from specdec.training.packing import PackedRows
 from specdec.training.run import Resumed, Run
 from specdec.training.settings import TrainingSettings
-from specdec.training.start import Samples, least_squares_start, state_scales
+from specdec.training.start import Samples
 from specdec.training.target import States, TargetStates
-from specdec.training.unrolled import unroll
-
-# Learning rates by kind of parameter, for batches of about a thousand tokens.
-_RATES = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
-_DEPTH = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Rows of one update, on the device, and what their loss needs."""
-
-    rows: PackedRows
-    visible: torch.Tensor
-    states: States
-    indices: torch.Tensor
-    num_answer_tokens: int
 
 
 class Trainer:
     """Trains one head.
 
     Args:
-        head: in float32, on the target's device, with its draft vocabulary set.
-        target: runs the target.
-        output: (vocab, hidden), the target's output matrix, and (hidden,) the weight of its final norm.
+        training: a head of some kind, on the target's device.
+        target: runs the target for the layers of the head.
         held_out: rows to evaluate on.
         settings: how to train.
         generator: the source of randomness, on the head's device.
@@ -51,37 +33,33 @@ class Trainer:
 
     def __init__(
         self,
-        head: Eagle3Head,
+        training: HeadTraining,
         target: TargetStates,
-        output: tuple[torch.Tensor, torch.Tensor],
         held_out: PackedRows,
         settings: TrainingSettings,
         generator: torch.Generator,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.head, self.target, self.held_out, self.clock = head, target, held_out, clock
-        self.settings, self.generator = settings, generator
-        output_rows, self.norm_weight = output
-        self.output_rows = output_rows[head.target_ids]
-        self.scales = torch.ones(head.fc.in_features, device=head.fc.weight.device)
+        self.training, self.target, self.held_out, self.clock = training, target, held_out, clock
+        self.head, self.settings, self.generator = training.head, settings, generator
 
     def start(self, rows: PackedRows) -> float:
         """Begin the head by least squares on some rows; the explained share of the next states' energy."""
         _check_size(rows, self.settings.rows_per_batch)
         parts = [self._samples(batch) for batch in _batches(rows, self.settings.rows_per_batch)]
         samples = Samples(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        self.scales = state_scales(samples.layers)
-        chosen = self.output_rows.float()
-        return least_squares_start(self.head, samples, self.scales, chosen, self.norm_weight, self.generator)
+        return self.training.start(samples, self.generator)
 
     def _samples(self, rows: PackedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        indices = labels(rows, None, 1)
-        rows, indices = rows.to(self.scales.device), indices.to(self.scales.device)
+        steps, device = self.training.start_steps, self.training.device
+        first = labels(rows, None, steps).to(device) - steps  # x_{i+1} of each sample
+        rows = rows.to(device)
         states = self.target.of(rows.tokens, rows.positions, rows.visible())
+        final = states.final.flatten(0, 1)
         return (
-            states.layers.flatten(0, 1)[indices - 2].float(),
-            rows.tokens.flatten()[indices - 1],
-            states.final.flatten(0, 1)[indices - 1].float(),
+            self.training.read(states).flatten(0, 1)[first - 1].float(),
+            rows.tokens.flatten()[first],
+            torch.stack([final[first + step].float() for step in range(steps)], 1),
         )
 
     def train(
@@ -107,7 +85,6 @@ class Trainer:
         settings, run, began = self.settings, Run() if resumed is None else copy.deepcopy(resumed.run), self.clock()
         began -= run.seconds
         _check_size(rows, settings.rows_per_batch)
-        self.head.lm_head.weight.requires_grad_(False)
         optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
         count = len(rows) // settings.rows_per_batch
         kept, done = dict[str, torch.Tensor](), run.share(count, seconds)
@@ -140,11 +117,11 @@ class Trainer:
         run.seconds = self.clock() - began
         return run
 
-    def _update(self, batch: "_Batch", optimizer: torch.optim.Optimizer, update: int, done: float) -> torch.Tensor:
+    def _update(self, batch: Batch, optimizer: torch.optim.Optimizer, update: int, done: float) -> torch.Tensor:
         """Make one update of the weights, after a share of the run; return its loss."""
         settings = self.settings
         num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
-        loss = self._loss(batch, num_steps)
+        loss = self._loss(batch, num_steps, update)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_([each for each in self.head.parameters() if each.requires_grad], settings.clip)
@@ -160,12 +137,12 @@ class Trainer:
             tensors |= {f"best.{name}": tensor for name, tensor in kept.items()}
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-        return Resumed(run, tensors | {"scales": self.scales})
+        return Resumed(run, tensors | {"scales": self.training.scales})
 
     def _restore(self, tensors: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         """Take over the tensors of ``_state``; return the best head's."""
         self.head.load_state_dict(_below(tensors, "head."))
-        self.scales = tensors["scales"].to(self.scales.device)
+        self.training.scales = tensors["scales"].to(self.training.device)
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for name, tensor in _below(tensors, "optimizer.").items():
             index, _, kind = name.partition(".")
@@ -174,16 +151,18 @@ class Trainer:
         best = _below(tensors, "best.")
         return best or {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
-    def _with_states(self, rows: PackedRows, first: int, is_repeated: bool) -> Iterator["_Batch"]:
+    def _with_states(self, rows: PackedRows, first: int, is_repeated: bool) -> Iterator[Batch]:
         """Yield batches with the target's states from number ``first`` on, endlessly if repeated."""
         yield from self._one_pass(rows, first % (len(rows) // self.settings.rows_per_batch))
         while is_repeated:
             yield from self._one_pass(rows, 0)
 
-    def _one_pass(self, rows: PackedRows, skipped: int) -> Iterator["_Batch"]:
+    def _one_pass(self, rows: PackedRows, skipped: int) -> Iterator[Batch]:
         """Yield batches with the target's states, which are computed for several of them at once."""
-        size, device = self.settings.rows_per_batch, self.scales.device
-        in_vocabulary, num_steps = self.head.t2d.cpu(), len(self.settings.step_weights)
+        size, device = self.settings.rows_per_batch, self.training.device
+        in_vocabulary = torch.zeros(self.training.vocab_size, dtype=torch.bool)
+        in_vocabulary[self.training.target_ids.cpu()] = True
+        num_steps = len(self.settings.step_weights)
         at_once, end = max(1, self.settings.rows_per_target_pass // size) * size, len(rows) // size * size
         for start in range(skipped * size // at_once * at_once, end, at_once):
             chunk = rows[start : min(start + at_once, end)]
@@ -194,20 +173,13 @@ class Trainer:
                 part = slice(first, first + size)
                 indices = labels(chunk[part], in_vocabulary, num_steps).to(device, non_blocking=True)
                 found = States(states.layers[part], states.final[part])
-                yield _Batch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
+                yield Batch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
 
-    def evaluate(self, other: Eagle3Head | None = None) -> Acceptance:
-        """Measure the head on the held-out rows, or another one, which reads the target's states as they are."""
-        head, scales = (self.head, self.scales) if other is None else (other, torch.ones_like(self.scales))
+    def evaluate(self, other: HeadTraining | None = None) -> Acceptance:
+        """Measure the head on the held-out rows, or another one."""
         with self._autocast():
             rows = self.settings.rows_per_target_pass
-            return held_out_acceptance(head, self.target, self.held_out, scales, _DEPTH, rows)
-
-    def fold(self) -> None:
-        """Fold the factors on the target's states into ``fc``; the head then reads states as they are."""
-        with torch.no_grad():
-            self.head.fc.weight.mul_(self.scales)
-        self.scales = torch.ones_like(self.scales)
+            return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
     def _evaluate(self, run: Run, update: int, kept: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Note an evaluation; the weights to keep, these or those of before."""
@@ -219,27 +191,25 @@ class Trainer:
         run.best = update
         return {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
-    def _loss(self, batch: "_Batch", num_steps: int) -> torch.Tensor:
-        rows, states = batch.rows, batch.states
+    def _loss(self, batch: Batch, num_steps: int, update: int) -> torch.Tensor:
+        # Each update has randomness of its own, which a resumed run repeats.
+        generator = torch.Generator(self.training.device).manual_seed(self.generator.initial_seed() + update)
         with self._autocast():
-            layers = states.layers * self.scales
-            outs = unroll(self.head, layers, rows.tokens, rows.positions, batch.visible, num_steps)
-            weights = self.settings.step_weights[:num_steps]
-            return unrolled_loss(self.head, outs, states.final, self.output_rows, batch.indices, weights)
+            return self.training.loss(batch, self.settings.step_weights[:num_steps], generator)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """Compute in the target's dtype where that is a half one."""
-        dtype = self.output_rows.dtype
-        return nullcontext() if dtype == torch.float32 else torch.autocast(self.scales.device.type, dtype)
+        dtype = self.training.output_rows.dtype
+        return nullcontext() if dtype == torch.float32 else torch.autocast(self.training.device.type, dtype)
 
     def _groups(self) -> list[dict[str, Any]]:
         """Groups of parameters with their learning rates; the first kind whose name is in a parameter's."""
-        groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in _RATES}
+        rates, rate = self.training.rates, self.settings.rate
+        groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in rates}
         for name, parameter in self.head.named_parameters():
             if parameter.requires_grad:
-                groups[next(kind for kind in _RATES if kind in name)].append(parameter)
-        rate = self.settings.rate
-        return [{"params": each, "peak": _RATES[kind] * rate} for kind, each in groups.items() if each]
+                groups[next(kind for kind in rates if kind in name)].append(parameter)
+        return [{"params": each, "peak": rates[kind] * rate} for kind, each in groups.items() if each]
 
     def _schedule(self, update: int, done: float) -> float:
         """The factor on the rates after a share of the run: a warm-up, a constant part, a linear fall to zero."""

@@ -1,12 +1,32 @@
-"""The loss of unrolled steps: cross-entropy against the target's distribution over the draft vocabulary."""
+"""The loss of drafted steps: cross-entropy against the target's distribution over the draft vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from specdec.heads.eagle3 import Eagle3Head
 from specdec.training.packing import PackedRows
+from specdec.training.target import States
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one update, on the device, and what their loss needs.
+
+    Attributes:
+        rows: the text.
+        visible: (rows, length, length), True where a position sees another.
+        states: the target's.
+        indices: flat indices of the tokens to predict, from ``labels``.
+        num_answer_tokens: of the rows.
+    """
+
+    rows: PackedRows
+    visible: torch.Tensor
+    states: States
+    indices: torch.Tensor
+    num_answer_tokens: int
 
 
 def labels(rows: PackedRows, in_vocabulary: torch.Tensor | None, num_steps: int) -> torch.Tensor:
@@ -15,7 +35,7 @@ def labels(rows: PackedRows, in_vocabulary: torch.Tensor | None, num_steps: int)
     Args:
         rows: on the CPU, so that no device is waited for.
         in_vocabulary: (vocab,) True for tokens of the draft vocabulary; None for all.
-        num_steps: number of unrolled steps.
+        num_steps: number of steps.
     """
     chosen = rows.is_answer & (rows.positions >= num_steps + 1)
     if in_vocabulary is not None:
@@ -24,7 +44,7 @@ def labels(rows: PackedRows, in_vocabulary: torch.Tensor | None, num_steps: int)
 
 
 def unrolled_loss(
-    head: Eagle3Head,
+    logits: Callable[[torch.Tensor, int], torch.Tensor],
     outs: Sequence[torch.Tensor],
     final: torch.Tensor,
     output_rows: torch.Tensor,
@@ -34,17 +54,22 @@ def unrolled_loss(
     """Return the weighted sum of the steps' mean cross-entropies.
 
     Args:
-        head: the head.
+        logits: returns a step's logits from its output.
         outs: per step (rows, length, hidden).
         final: (rows, length, target hidden), the target's states after its final norm.
         output_rows: (draft vocab, target hidden), the target's output matrix at the draft vocabulary.
         indices: flat indices of the tokens to predict, from ``labels``.
         weights: one per step.
     """
-    with torch.no_grad():
-        teacher = linear(final.flatten(0, 1)[indices - 1], output_rows).float().softmax(-1)
+    teacher = distribution(final.flatten(0, 1)[indices - 1], output_rows)
     total = torch.zeros((), device=final.device)
     for step, (out, weight) in enumerate(zip(outs, weights, strict=False)):
-        logits = head.logits(out.flatten(0, 1)[indices - 2 - step])
-        total = total + weight * cross_entropy(logits.float(), teacher)
+        found = logits(out.flatten(0, 1)[indices - 2 - step], step)
+        total = total + weight * cross_entropy(found.float(), teacher)
     return total
+
+
+@torch.no_grad()
+def distribution(final: torch.Tensor, output_rows: torch.Tensor) -> torch.Tensor:
+    """Return the target's distribution over the draft vocabulary, (…, draft vocab), after final states (…, hidden)."""
+    return linear(final, output_rows).float().softmax(-1)

@@ -1,9 +1,12 @@
 """Settings of the text that the target writes, and of the training on it."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from specdec.training.script import Script
 
+HeadKind = Literal["eagle3", "medusa", "p_eagle"]
 _ALIGNMENT = 64  # slots
 
 
@@ -77,6 +80,7 @@ class HeadSettings(BaseModel):
     """Settings of making a head from nothing but its target.
 
     Attributes:
+        kind: of the head.
         minutes: time for everything.
         draft_vocab_size: size of the draft vocabulary.
         text_share: share of the time in which the target writes text; below 1 for a head.
@@ -89,6 +93,7 @@ class HeadSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: HeadKind = "eagle3"
     minutes: float = Field(default=60.0, gt=0)
     draft_vocab_size: int = Field(default=8192, ge=1)
     text_share: float = Field(default=0.4, gt=0, le=1)

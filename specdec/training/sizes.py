@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
-from specdec.heads.config import Eagle3Config
+from specdec.heads.config import Eagle3Config, PEagleConfig
 
+_MOST_LAYERS, _FEWEST_LAYERS, _TARGET_LAYERS_PER_LAYER = 4, 2, 7  # of P-EAGLE heads; four are published
 _LEAST_LAYERS = 7  # below that, the layout's default names a layer twice
 
 
@@ -36,3 +38,22 @@ def eagle3_config(model: PreTrainedModel, draft_vocab_size: int, **overrides: An
         "layer_ids": None if layers >= _LEAST_LAYERS else (1, layers // 2, layers - 1),
     }
     return Eagle3Config(**derived | overrides)
+
+
+def p_eagle_config(model: PreTrainedModel, vocabulary: torch.Tensor, **overrides: Any) -> PEagleConfig:
+    """Return the configuration of a P-EAGLE head for a target.
+
+    The mask token is one that the head doesn't draft, if there is one: its embedding stands for no known token.
+
+    Args:
+        model: the target.
+        vocabulary: (draft vocab,) the target's id of each draft id, in ascending order.
+        overrides: fields of ``PEagleConfig`` to set otherwise.
+    """
+    derived = eagle3_config(model, len(vocabulary)).model_dump()
+    is_drafted = torch.zeros(derived["vocab_size"], dtype=torch.bool)
+    is_drafted[vocabulary.cpu()] = True
+    derived["mask_token_id"] = int(is_drafted.int().argmin())
+    layers = model.config.get_text_config().num_hidden_layers
+    derived["num_layers"] = min(_MOST_LAYERS, max(_FEWEST_LAYERS, layers // _TARGET_LAYERS_PER_LAYER))
+    return PEagleConfig(**derived | overrides)

@@ -23,19 +23,20 @@ class Samples:
     """Positions of the target's text.
 
     Attributes:
-        layers: (positions, num_states * hidden), the target's states at i, not scaled.
+        read: (positions, states size), the target's states at i that the head reads, not scaled.
         tokens: (positions,) the tokens at i + 1.
-        final: (positions, hidden) the target's final states at i + 1.
+        final: (positions, steps, hidden) the target's final states at i + 1 + s, after which it predicts what step s of
+            a draft does.
     """
 
-    layers: torch.Tensor
+    read: torch.Tensor
     tokens: torch.Tensor
     final: torch.Tensor
 
 
-def state_scales(layers: torch.Tensor) -> torch.Tensor:
-    """Return the factors, (num_states * hidden,), that bring each entry of (positions, …) to a mean square of 1."""
-    return layers.float().square().mean(0).sqrt().clamp_min(1e-6).reciprocal()
+def state_scales(read: torch.Tensor) -> torch.Tensor:
+    """Return the factors, (states size,), that bring each entry of (positions, states size) to a mean square of 1."""
+    return read.float().square().mean(0).sqrt().clamp_min(1e-6).reciprocal()
 
 
 @torch.no_grad()
@@ -58,9 +59,9 @@ def least_squares_start(
         generator: the source of randomness, on the head's device.
     """
     layer, config = head.midlayer, head.config
-    inputs = samples.layers.float() * scales
-    wanted = samples.final.float() / norm_weight.float()
-    head.fc.weight.copy_(_ridge(inputs, wanted).T)
+    inputs = samples.read.float() * scales
+    wanted = samples.final[:, 0].float() / norm_weight.float()
+    head.fc.weight.copy_(ridge(inputs, wanted).T)
     features = head.fc(inputs)
     rest = wanted - features
     embedded = embedding(samples.tokens, head.embeddings).float()
@@ -76,7 +77,7 @@ def least_squares_start(
     return float(1 - rest.square().sum() / wanted.square().sum())
 
 
-def _ridge(inputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def ridge(inputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Return the matrix (inputs, outputs) of least squares with a penalty."""
     gram = inputs.T @ inputs
     gram.diagonal().add_(_PENALTY * gram.diagonal().mean())
@@ -101,7 +102,7 @@ def _look_at_self(head: Eagle3Head, x: torch.Tensor, generator: torch.Generator)
 def _bring_in(head: Eagle3Head, x: torch.Tensor, rest: torch.Tensor) -> None:
     """Set values and their outputs to the best map of their rank from the layer's inputs to what ``fc`` leaves."""
     config, attention = head.config, head.midlayer.self_attn
-    full = _ridge(x, rest)
+    full = ridge(x, rest)
     rank = min(config.num_key_value_heads * config.head_dim, full.shape[1])
     _, vectors = torch.linalg.eigh((full.T @ (x.T @ x) @ full).double())
     basis = vectors[:, -rank:].to(x.dtype)
@@ -121,7 +122,7 @@ def _scale_output(head: Eagle3Head, samples: Samples, features: torch.Tensor, no
     inputs = head.enter(samples.tokens[few, None], features[few, None], ones)
     group = head.config.num_attention_heads // head.config.num_key_value_heads
     out = head.leave(inputs.residual, inputs.value.repeat_interleave(group, 1))[:, 0]  # each attends to itself
-    teacher = linear(samples.final[few].float(), head.lm_head.weight).softmax(-1)
+    teacher = linear(samples.final[few, 0].float(), head.lm_head.weight).softmax(-1)
     losses = []
     for factor in _NORM_FACTORS:
         head.norm.weight.copy_(norm_weight.float() * factor)

@@ -71,7 +71,9 @@ class TargetStates:
         mask = None if visible is None else self._mask(visible)
         with self._reading() as found:
             output = self.decoder(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)
-        return States(torch.cat([found[layer] for layer in self.layer_ids], -1), output.last_hidden_state)
+        final: torch.Tensor = output.last_hidden_state
+        layers = [found[layer] for layer in self.layer_ids]
+        return States(torch.cat(layers, -1) if layers else final[..., :0], final)
 
     def _mask(self, visible: torch.Tensor) -> torch.Tensor:
         """Return the mask that eager attention adds to its scores, (rows, 1, length, length), for all layers alike."""

@@ -12,12 +12,13 @@ class TrainedHead:
     """The result of ``train_head``.
 
     Attributes:
-        folder: the head's folder, for ``eagle3:head=FOLDER``.
+        folder: the head's folder, for ``eagle3:head=FOLDER`` or the ``strategy`` of its kind.
         digest: of the model; "" if its weights can't be read.
         acceptance: of the best head, on held-out text.
         num_answer_tokens: of the text.
         is_interrupted: True if Ctrl-C ended the training; the head is the best until then.
         run: losses and evaluations of the training.
+        strategy: the name of the strategy that drafts with it.
     """
 
     folder: Path
@@ -26,3 +27,4 @@ class TrainedHead:
     num_answer_tokens: int
     is_interrupted: bool
     run: Run
+    strategy: str = "eagle3"

@@ -3,6 +3,7 @@
 import torch
 
 from specdec.training.acceptance import Answer, TreeShape, chain_drafts, replay_chains, replay_trees
+from specdec.training.eagle3_training import Eagle3Training
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 
@@ -30,7 +31,7 @@ def steps_alone(reference: ReferenceHead, answer: Answer, width: int, depth: int
     known, fed, steps = answer.num_prompt + 1, 0, 1
     text = answer.tokens.tolist()
     while known < len(text):
-        last = reference.extend(answer.layers[fed : known - 1], answer.tokens[fed + 1 : known])
+        last = reference.extend(answer.read[fed : known - 1], answer.tokens[fed + 1 : known])
         fed = known - 1
         tokens, parents, _ = reference.grow(last, width, depth, total)
         node = -1
@@ -49,7 +50,8 @@ def test_trees_and_chains_take_as_many_steps_as_the_reference() -> None:
     answers = [answer_of(head, seed) for seed in range(4)]
     found = replay_trees(head, answers, TreeShape(3, 2, 9))
     assert found == [steps_alone(reference_of(head), answer, 3, 2, 9) for answer in answers]
-    chains = [chain_drafts(head, answer, 4) for answer in answers]
+    training = Eagle3Training(None, head)
+    chains = [chain_drafts(training, answer, 4) for answer in answers]
     for depth in (1, 3):
         steps = [replay_chains(right, answer, depth) for right, answer in zip(chains, answers, strict=True)]
         assert steps == [steps_alone(reference_of(head), answer, 1, depth - 1, depth) for answer in answers]

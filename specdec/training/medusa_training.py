@@ -1,0 +1,138 @@
+"""Medusa's heads in training (Cai et al. 2024, arXiv 2401.10774, section 2.2.1): all read the last hidden state alone.
+
+Each head begins as the best linear map from that state to the final state before its token: its block adds nothing,
+and its output matrix is the target's after the map.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from specdec.heads.files import TargetWeights
+from specdec.heads.medusa import MedusaWeights, ResBlock
+from specdec.heads.medusa_folder import read_medusa_heads, write_medusa_heads
+from specdec.training.base import DEPTH, HeadTraining
+from specdec.training.packing import PackedRows
+from specdec.training.start import Samples, ridge
+from specdec.training.target import States
+
+
+class MedusaHeads(nn.Module):
+    """The parameters of Medusa's heads.
+
+    Args:
+        weights: of the heads, which aren't copied.
+    """
+
+    def __init__(self, weights: MedusaWeights) -> None:
+        super().__init__()
+        self.num_blocks = len(weights.blocks[0])
+        every = [block for blocks in weights.blocks for block in blocks]
+        self.block_weights = nn.ParameterList([block.weight for block in every])
+        self.block_biases = nn.ParameterList([_bias(block) for block in every])
+        self.output_weights = nn.ParameterList(weights.outputs)
+        self.register_buffer("token_map", weights.target_ids)
+
+    token_map: torch.Tensor
+
+    def blocks(self) -> list[list[ResBlock]]:
+        """Return the residual blocks of each head."""
+        every = [*map(ResBlock, self.block_weights, self.block_biases)]
+        return [every[start : start + self.num_blocks] for start in range(0, len(every), self.num_blocks)]
+
+    def weights(self) -> MedusaWeights:
+        """Return the weights, which aren't copied."""
+        return MedusaWeights(self.blocks(), list(self.output_weights), self.token_map)
+
+
+def _bias(block: ResBlock) -> torch.Tensor:
+    return torch.zeros_like(block.weight[0]) if block.bias is None else block.bias
+
+
+class MedusaTraining(HeadTraining):
+    """Medusa's heads; of their ``sizes`` there is the number of residual blocks of each, ``num_blocks``."""
+
+    strategy: ClassVar[str] = "medusa"
+    label: ClassVar[str] = "Medusa heads"
+    rates: ClassVar[Mapping[str, float]] = {"block": 5e-4, "output": 2e-4}
+    schedule: ClassVar[Mapping[str, Any]] = {
+        "step_weights": tuple(0.8**step for step in range(DEPTH)),
+        "early_steps": DEPTH,
+    }
+    start_steps: ClassVar[int] = DEPTH
+
+    head: MedusaHeads
+
+    @classmethod
+    def untrained(
+        cls,
+        model: Any,
+        vocabulary: torch.Tensor,
+        sizes: Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        hidden, num_blocks = model.config.get_text_config().hidden_size, int((sizes or {}).get("num_blocks", 1))
+        num_outputs = 1 if (sizes or {}).get("shared") else DEPTH
+        where: dict[str, Any] = {"device": model.device if device is None else device, "dtype": torch.float32}
+
+        def block() -> ResBlock:
+            return ResBlock(torch.zeros(hidden, hidden, **where), torch.zeros(hidden, **where))
+
+        blocks = [[block() for _ in range(num_blocks)] for _ in range(DEPTH)]
+        outputs = [torch.zeros(len(vocabulary), hidden, **where) for _ in range(num_outputs)]
+        return cls(model, MedusaHeads(MedusaWeights(blocks, outputs, vocabulary.to(where["device"]))))
+
+    @property
+    def shared(self): return len(self.head.output_weights)==1
+
+    @property
+    def states_size(self) -> int:
+        return self.head.output_weights[0].shape[1]
+
+    @property
+    def target_ids(self) -> torch.Tensor:
+        return self.head.token_map
+
+    @property
+    def layer_ids(self) -> Sequence[int]:
+        return ()
+
+    def read(self, states: States) -> torch.Tensor:
+        return states.final
+
+    @torch.no_grad()
+    def start(self, samples: Samples, generator: torch.Generator) -> float:  # noqa: ARG002 - nothing is drawn
+        read, output = samples.read.float(), self.output_rows.float()
+        if self.shared:
+            self.head.output_weights[0].copy_(output)
+            return 0.
+        for step, weight in enumerate(self.head.output_weights):
+            weight.copy_(output @ ridge(read, samples.final[:, step].float()).T)
+        wanted = samples.final[:, 0].float()
+        rest = wanted - read @ ridge(read, wanted)
+        return float(1 - rest.square().sum() / wanted.square().sum())
+
+    def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:  # noqa: ARG002 - each position is read alone
+        found = list[torch.Tensor]()
+        for blocks in self.head.blocks()[:num_steps]:
+            z = read.to(blocks[0].weight.dtype)
+            for weight, bias in blocks:
+                z = z + silu(torch.nn.functional.linear(z, weight, bias))
+            found.append(z)
+        return found
+
+    def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
+        return torch.nn.functional.linear(out, self.head.output_weights[0 if self.shared else step])
+
+    def _fold(self) -> None:
+        """States are read as they are."""
+
+    def _write(self, folder: Path) -> None:
+        write_medusa_heads(self.head.weights(), folder, self.vocab_size)
+
+    def _read(self, folder: Path, weights: TargetWeights) -> MedusaHeads:
+        return MedusaHeads(read_medusa_heads(folder, weights, torch.float32))

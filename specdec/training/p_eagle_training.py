@@ -1,0 +1,137 @@
+"""A P-EAGLE head in training ("P-EAGLE", arXiv 2602.01469): all steps of a text in one pass of its layers.
+
+After the pair at position i come the mask pairs of the steps that follow, at positions i + 1, i + 2, …, which see the
+pairs of the text up to i and each other, as in a draft. Further steps are trained from fewer positions (conditional
+drop-token sampling), nested, as a step's mask pair sees those of the steps before it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from specdec.heads.files import TargetWeights
+from specdec.heads.folder import read_p_eagle_head
+from specdec.heads.p_eagle import FurtherLayer, PEagleHead
+from specdec.heads.p_eagle_folder import write_p_eagle_head
+from specdec.heads.pair_head import LayerInputs
+from specdec.training.base import DEPTH
+from specdec.training.eagle3_training import Eagle3Training
+from specdec.training.losses import Batch, distribution
+from specdec.training.packing import PackedRows
+from specdec.training.sizes import p_eagle_config
+from specdec.training.start import Samples
+from specdec.training.unrolled import chain_attention
+
+_KEPT, _LEAST_KEPT = 0.7, 0.2  # shares of the positions: of those of the step before, and in any step
+_RANDOM = 0.8
+
+
+class PEagleTraining(Eagle3Training):
+    """A P-EAGLE head; its ``sizes`` are fields of ``PEagleConfig``."""
+
+    strategy: ClassVar[str] = "p_eagle"
+    label: ClassVar[str] = "a P-EAGLE head"
+    rates: ClassVar[Mapping[str, float]] = Eagle3Training.rates | {"mask": 1e-2}
+    schedule: ClassVar[Mapping[str, Any]] = {"step_weights": (1.0,) * DEPTH, "early_steps": DEPTH}
+
+    head: PEagleHead
+
+    @classmethod
+    def _empty(
+        cls, model: Any, vocabulary: torch.Tensor, sizes: Mapping[str, Any], device: torch.device | str
+    ) -> PEagleHead:
+        config = p_eagle_config(model, vocabulary, **sizes)
+        return PEagleHead(config, model.get_input_embeddings().weight, device, torch.float32)
+
+    @torch.no_grad()
+    def start(self, samples: Samples, generator: torch.Generator) -> float:
+        explained = super().start(samples, generator)
+        self.head.mask_hidden.copy_((samples.read.float() * self.scales).mean(0))
+        for layer in self.head.layers.values():
+            assert isinstance(layer, FurtherLayer), "all layers but the first are alike"
+            own, mlp = layer.self_attn, layer.mlp
+            for projection in (own.q_proj, own.k_proj, own.v_proj, mlp.gate_proj, mlp.up_proj):
+                projection.weight.normal_(std=_RANDOM * projection.in_features**-0.5, generator=generator)
+            own.o_proj.weight.zero_()
+            mlp.down_proj.weight.zero_()
+        return explained
+
+    def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
+        every = torch.arange(rows.tokens.shape[1], device=self.device).expand_as(rows.tokens)
+        return self._outs(read, rows, visible, [every] * (num_steps - 1))
+
+    def _outs(
+        self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, places: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return the outputs of each step; after the first, those from some places, (rows, m).
+
+        Args:
+            places: of each step after the first, each a beginning of that of the step before.
+        """
+        head = self.head
+        counts = [rows.tokens.shape[1], *(each.shape[1] for each in places)]
+        num_masks = sum(counts[1:])
+        masks = rows.tokens.new_full((len(rows), num_masks), head.config.mask_token_id)
+        states = (read * self.scales).to(head.fc.weight.dtype)
+        positions = [rows.positions.gather(1, each) + step for step, each in enumerate(places, 1)]
+        seen = [visible, *(visible.gather(1, each[..., None].expand(-1, -1, counts[0])) for each in places)]
+
+        def attend(_: int, inputs: LayerInputs) -> torch.Tensor:
+            query, *others = (each.split(counts, 2) for each in inputs[1:])
+            fed = [LayerInputs(inputs.residual, *each) for each in zip(query, *others, strict=True)]
+            parts = []
+            for step, count in enumerate(counts):
+                later = [_first(each, count) for each in fed[1 : step + 1]]
+                parts.append(chain_attention(query[step], [fed[0], *later], seen[step]))
+            return torch.cat(parts, 2)
+
+        out = head(
+            torch.cat((rows.tokens.roll(-1, 1), masks), 1),
+            torch.cat((states, head.mask_hidden.expand(len(rows), num_masks, -1).to(states.dtype)), 1),
+            torch.cat((rows.positions, *positions), 1),
+            attend,
+        )
+        return list(out.split(counts, 1))
+
+    def loss(self, batch: Batch, weights: tuple[float, ...], generator: torch.Generator) -> torch.Tensor:
+        """Return the mean of the steps' mean cross-entropies, each from as many positions as are kept for it."""
+        rows, length = batch.rows, batch.rows.tokens.shape[1]
+        is_label = torch.zeros(rows.tokens.numel(), dtype=torch.bool, device=self.device)
+        is_label[batch.indices] = True
+        is_label = is_label.view_as(rows.tokens)
+        order = torch.rand(rows.tokens.shape, generator=generator, device=self.device)
+        order = (order + is_label.roll(-2, 1)).argsort(1, descending=True)  # those of the answers first
+        places = [
+            order[:, : max(1, round(length * max(_KEPT**step, _LEAST_KEPT)))] for step in range(1, len(weights))
+        ]
+        outs = self._outs(self.read(batch.states), rows, batch.visible, places)
+        every = torch.arange(length, device=self.device).expand_as(rows.tokens)
+        total = torch.zeros((), device=self.device)
+        for step, (out, place, weight) in enumerate(zip(outs, [every, *places], weights, strict=True)):
+            wanted = place + 2 + step
+            counts = is_label.gather(1, wanted.clamp_max(length - 1)) & (wanted < length)
+            before = (wanted - 1).clamp_max(length - 1)[..., None].expand(-1, -1, batch.states.final.shape[-1])
+            teacher = distribution(batch.states.final.gather(1, before), self.output_rows)
+            losses = cross_entropy(self.logits(out, step).float().flatten(0, 1), teacher.flatten(0, 1), reduction="none")
+            kept = counts.flatten().float()
+            total = total + weight * (losses * kept).sum() / kept.sum().clamp_min(1.0)
+        return total / len(weights)
+
+    def _fold(self) -> None:
+        with torch.no_grad():
+            self.head.mask_hidden.div_(self.scales)
+        super()._fold()
+
+    def _write(self, folder: Path) -> None:
+        write_p_eagle_head(self.head, folder, self.num_layers, str(getattr(self.model, "name_or_path", "")))
+
+    def _read(self, folder: Path, weights: TargetWeights) -> PEagleHead:
+        return read_p_eagle_head(folder, weights, torch.float32)
+
+
+def _first(inputs: LayerInputs, count: int) -> LayerInputs:
+    """Return the first pairs of attention's inputs."""
+    return LayerInputs(inputs.residual, *(each[:, :, :count] for each in inputs[1:]))

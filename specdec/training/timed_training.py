@@ -1,0 +1,167 @@
+"""The training of one head on a target's text, in a given time; the best head so far is in its folder."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec.errors import ModelError, plural
+from specdec.machine.cache_files import put_in_place
+from specdec.models.architecture import name_of
+from specdec.training.acceptance import Acceptance
+from specdec.training.base import HeadTraining
+from specdec.training.card import Card, card
+from specdec.training.checkpoint import Checkpoint
+from specdec.training.disk import PART, writing_to
+from specdec.training.loop import Trainer
+from specdec.training.packing import PackedRows, pack
+from specdec.training.place import Place
+from specdec.training.progress import Progress, Watch
+from specdec.training.run import Resumed, Run
+from specdec.training.settings import HeadSettings, TrainingSettings
+from specdec.training.target import TargetStates
+from specdec.training.text import Text
+from specdec.training.trained_head import TrainedHead
+
+_START_ROWS = 128
+_HELD_OUT_ROWS = 64
+_MINUTES_PER_EVALUATION = 5.0
+_RESERVE = 0.02  # of the time
+
+
+class TimedTraining:
+    """The training of one head in the time that is left.
+
+    Args:
+        training: the head, on the target's device.
+        text: to train on and to evaluate on.
+        settings: time, sizes and seed.
+        watch: receives the progress.
+        place: the head's folder.
+    """
+
+    def __init__(
+        self, training: HeadTraining, text: Text, settings: HeadSettings, watch: Watch, place: Place
+    ) -> None:
+        self.training, self.model, self.text = training, training.model, text
+        self.settings, self.watch, self.place = settings, watch, place
+        self.rows, held_out = self._rows()
+        target = TargetStates(self.model, training.layer_ids)
+        generator = torch.Generator(training.device).manual_seed(settings.seed)
+        self.trainer = Trainer(training, target, held_out, self._training_settings(), generator, watch.clock)
+        self.best: Acceptance | None = None
+        self.seen = Run()
+
+    def _rows(self) -> tuple[PackedRows, PackedRows]:
+        """Return the packed rows to train on and those to evaluate on, whose documents don't change on a resume."""
+        settings, shuffle = self.settings, np.random.default_rng(self.settings.seed)
+        indices = np.arange(len(self.text))
+        is_held_out = indices % settings.held_out_every == settings.held_out_every - 1
+        rows, held_out = (
+            pack(self.text.select(indices[chosen]), settings.row_length, shuffle)
+            for chosen in (~is_held_out, is_held_out)
+        )
+        if len(rows) < self._training_settings().rows_per_batch or not len(held_out):
+            raise ModelError(
+                f"{name_of(self.model)} wrote {plural(len(self.text), 'different text')} of "
+                f"{self.text.num_answer_tokens:,} tokens, too little to train on: allow more minutes, or give prompts "
+                "that it answers (--prompts)"
+            )
+        return rows, held_out[:_HELD_OUT_ROWS]
+
+    def _training_settings(self) -> TrainingSettings:
+        minutes = self.settings.minutes * (1 - self.settings.text_share)
+        evaluations = max(4, round(minutes / _MINUTES_PER_EVALUATION))
+        is_cuda = self.model.device.type == "cuda"
+        return TrainingSettings(
+            rows_per_batch=4 if is_cuda else 2,
+            rows_per_target_pass=64 if is_cuda else 8,
+            rate=2.0 if is_cuda else 1.0,  # by the batch
+            evaluations=evaluations,
+            evaluated_from=0.0,
+            **self.training.schedule,
+        )
+
+    def run(self, began: float, checkpoint: Checkpoint | None) -> TrainedHead:
+        """Train until the time is over; the folder always has the best head so far.
+
+        Args:
+            began: the watch's time at which the run began.
+            checkpoint: go on from there; None begins the training.
+        """
+        ends_at, reserve = began + 60 * self.settings.minutes, 60 * _RESERVE * self.settings.minutes
+        folder, is_interrupted = self.place.folder, False
+        try:
+            if checkpoint is None:
+                self.trainer.start(self.rows[:_START_ROWS])
+                self.best = self._measured_before(folder)
+                seconds = max(ends_at - reserve - self.watch.clock(), 1e-3)
+            else:
+                self.best, seconds = checkpoint.best, checkpoint.seconds
+                ends_at = self.watch.clock() + seconds - checkpoint.resumed.run.seconds + reserve
+
+            def save(state: Resumed) -> None:
+                with writing_to(folder):
+                    Checkpoint(len(self.text), seconds, self.best, state).save(folder)
+
+            resumed = checkpoint.resumed if checkpoint else None
+            self.trainer.train(self.rows, seconds, self._watching(ends_at), save, resumed)
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            is_interrupted = True
+        assert self.best is not None, "the start is evaluated"
+        num_tokens, strategy = self.text.num_answer_tokens, self.training.strategy
+        return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen, strategy)
+
+    def _watching(self, ends_at: float) -> Callable[[Run], None]:
+        """Return a function that keeps the best head of a run and reports progress."""
+        num_seen = 0
+
+        def watch(run: Run) -> None:
+            nonlocal num_seen
+            self.seen = run
+            if len(run.evaluations) > num_seen:
+                num_seen = len(run.evaluations)
+                update, found = run.evaluations[-1]
+                if update == run.best and (self.best is None or found.tokens_per_step > self.best.tokens_per_step):
+                    self._write(run, found)
+                    self.best = found
+            rate, best = run.num_answer_tokens / max(run.seconds, 1e-9), self.best
+            left, length = ends_at - self.watch.clock(), best.tokens_per_step if best else 0.0
+            self.watch.on_progress(Progress("training", run.num_answer_tokens, rate, left, length))
+
+        return watch
+
+    def _measured_before(self, folder: Path) -> Acceptance | None:
+        """Measure the head of an earlier run, which only a better one replaces; None if there is none of this kind."""
+        with suppress(ModelError):
+            return self.trainer.evaluate(self.training.with_head_of(folder))
+        return None
+
+    def _write(self, run: Run, found: Acceptance) -> None:
+        """Write the head and its card; the files of the head before are replaced one by one, each as a whole."""
+        folder, size = self.place.folder, len(self.training.target_ids)
+        facts = Card(
+            strategy=self.training.strategy,
+            label=self.training.label,
+            target=str(getattr(self.model, "name_or_path", "") or name_of(self.model)),
+            digest=self.place.digest,
+            num_answer_tokens=self.text.num_answer_tokens,
+            num_documents=len(self.text),
+            num_trained_on=run.num_answer_tokens,
+            minutes=run.seconds / 60,
+            draft_vocab_size=size,
+            acceptance=found,
+            seed=self.settings.seed,
+        )
+        with writing_to(folder), TemporaryDirectory(prefix=PART, dir=folder) as name:
+            part = Path(name)
+            self.training.write(part)
+            (part / "README.md").write_text(card(facts, folder), encoding="utf-8")
+            for file in ("model.safetensors", "README.md", "config.json"):  # readers look for the last
+                put_in_place(part / file, folder / file)
