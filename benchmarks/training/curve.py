@@ -56,7 +56,7 @@ class Curve:
             self.rate = max(scores, key=lambda rate: scores[rate])
             self.results.write(f"rate {self.rate}", rate=self.rate)
         for count in arguments.points:
-            self.point(count)
+            self.point(count, passes=arguments.passes)
         for vocabulary in arguments.vocabularies:
             self.point(arguments.vocabulary_tokens, f"vocabulary of {vocabulary}", vocabulary=vocabulary)
         every = self.corpus.text.num_answer_tokens

@@ -78,6 +78,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, help="file of text: read if it exists, written otherwise")
     parser.add_argument("--answer-tokens", type=int, default=10_000_000)
     parser.add_argument("--points", type=int, nargs="*", default=[1_000_000, 2_500_000, 10_000_000, 5_000_000])
+    parser.add_argument("--passes", type=int, default=1, help="times that each point goes through its text")
     parser.add_argument("--probe", type=int, default=500_000, help="first point, at several learning rates")
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0, 4.0])
     parser.add_argument("--vocabulary", type=int, default=8192)

@@ -1,13 +1,11 @@
 """Replays of answers with trees of heads that predict all depths at once, as their strategies build them."""
 
-import math
-
 import torch
 
-from specdec.strategies.medusa.engine import Levels
+from specdec.strategies.trained_heads.candidates import Candidates
+from specdec.strategies.trained_heads.levels import Levels
 from specdec.training.acceptance import Answer, TreeShape
 from specdec.training.base import DEPTH, HeadTraining
-from specdec.tree import DraftTree
 
 
 @torch.no_grad()
@@ -25,16 +23,15 @@ def replay_levels(training: HeadTraining, answer: Answer, shape: TreeShape) -> i
     known, steps = answer.num_prompt + 1, 1
     while known < len(text):
         levels = Levels(tokens[known - 2 - first], log_probs[known - 2 - first])
-        tree = levels.tree(text[known - 1], shape.num_nodes, DEPTH, -math.inf, frozenset())
-        known += accepted(tree, text[known:]) + 1
+        known += accepted(levels.candidates(shape.num_nodes, DEPTH), text[known:]) + 1
         steps += 1
     return steps
 
 
-def accepted(tree: DraftTree, text: list[int]) -> int:
-    """How many tokens of a text a tree has as a path from its root."""
-    children = {(parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-    node, length = 0, 0
+def accepted(found: Candidates, text: list[int]) -> int:
+    """How many tokens of a text the candidates have as a path from the root."""
+    children = {edge: node for node, edge in enumerate(zip(found.parents, found.tokens, strict=True))}
+    node, length = -1, 0
     while length < len(text) and (node, text[length]) in children:
         node, length = children[node, text[length]], length + 1
     return length
