@@ -98,7 +98,7 @@ def attention(query: torch.Tensor, cache: KeyValues, pairs: Pairs) -> torch.Tens
     folded = query.reshape(requests, groups, heads // groups * count, size)
     with without_cudnn(query.device):
         out = scaled_dot_product_attention(folded, cache.keys[:, :, :stop], cache.values[:, :, :stop], mask)
-    return out.view(requests, heads, count, size)
+    return out.reshape(requests, heads, count, size)
 
 
 def visible_slots(pairs: Pairs, stop: int) -> np.ndarray:
