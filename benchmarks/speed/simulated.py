@@ -63,7 +63,7 @@ class Text:
 
     prompt: list[int]
     tokens: list[int]
-    successors: list[list[tuple[int, float]]]
+    successors: list[tuple[tuple[int, ...], tuple[float, ...]]]
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def record(arguments: argparse.Namespace) -> World:
     cut = SIGNAL[1].k
     return World(
         [
-            Text(prompt, tokens, [[(token, logit) for token, logit in place[:cut]] for place in places])
+            Text(prompt, tokens, [tuple(zip(*place[:cut], strict=True)) for place in places])
             for prompt, tokens, places in held
         ],
         prior.table,

@@ -115,11 +115,15 @@ class OutputRow:
         column = self.output.column_of[node + self.trunk]
         return tuple(zip(ids[self.row][column], probs[self.row][column], strict=True))
 
-    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
-        """The top-k raw logits at a node, largest first, as pairs of token and logit."""
-        ids, logits = self.output.top_logits(k)
-        column = self.output.column_of[node + self.trunk]
-        return tuple(zip(ids[self.row][column], logits[self.row][column], strict=True))
+    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
+        """The top-k raw logits at those of some nodes whose logits are finite, largest first: tokens, and logits."""
+        (ids, logits), column_of, trunk = self.output.top_logits(k), self.output.column_of, self.trunk
+        own_ids, own_logits, found = ids[self.row], logits[self.row], {}
+        for node in nodes:
+            if self.is_finite(node):
+                column = column_of[node + trunk]
+                found[node] = tuple(own_ids[column]), tuple(own_logits[column])
+        return found
 
     def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
         """The hidden states of some layers at some nodes, ``(nodes, layers, size)``, on the model's device."""

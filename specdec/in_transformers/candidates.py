@@ -78,7 +78,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
             raise RequestError(
                 f"{self._name} needs signals of the target ({wanted_names}), which assisted generation doesn't report"
             )
-        self._engine: Engine = proposer.bind(self._host(vocab_size, tokenizer))
+        self._engine: Engine = proposer.bind(Host.of_tokens(vocab_size, tokenizer, self._refuse))
         self._vocab_size = vocab_size
         self._budget = Budget(num_nodes=num_tokens, depth=num_tokens, num_tokens=num_tokens + 1)
         self._tokens: list[int] = []
@@ -126,18 +126,5 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
             rng=self._rng,
         )
 
-    def _host(self, vocab_size: int, tokenizer: Any) -> Host:
-        def refuse(*_: Any) -> Any:
-            raise RequestError(f"{self._name} needs models or costs, which assisted generation doesn't provide")
-
-        return Host(
-            model=None,
-            tokenizer=tokenizer,
-            vocab_size=vocab_size,
-            reads_q=False,
-            is_keyed=True,
-            takes_trees=False,
-            load=refuse,
-            open=refuse,
-            costs=refuse,
-        )
+    def _refuse(self, *_: Any) -> Any:
+        raise RequestError(f"{self._name} needs models or costs, which assisted generation doesn't provide")

@@ -159,9 +159,9 @@ class NodeDistributions:
         """The top-k next tokens with their probabilities, at those of some nodes whose logits are finite."""
         return {node: self._outputs.top_probs(node, k) for node in nodes if self._outputs.is_finite(node)}
 
-    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
-        """The top-k raw logits, at those of some nodes whose logits are finite."""
-        return {node: self._outputs.top_logits(node, k) for node in nodes if self._outputs.is_finite(node)}
+    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
+        """The top-k tokens by raw logits and these logits, at those of some nodes whose logits are finite."""
+        return self._outputs.top_logits(nodes, k)
 
     def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
         """The hidden states of some layers at some nodes, ``(nodes, layers, size)``."""

@@ -69,7 +69,7 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
-    """The top-k raw logits, highest first, as pairs of token and logit; cheaper than probabilities."""
+    """The top-k raw logits, highest first, as two tuples: the tokens and their logits; cheaper than probabilities."""
 
     k: int
 
@@ -255,6 +255,31 @@ class Host:
     head_runner: Callable[[PairHead, int | None], HeadRunner] = TorchRunner
     num_layers: int | None = None
     expect_hidden: Callable[[Collection[int]], object] = lambda _: None
+
+    @classmethod
+    def of_tokens(
+        cls,
+        vocab_size: int,
+        tokenizer: Any,
+        refuse: Callable[..., Any],
+        costs: Callable[[], Costs] | None = None,
+    ) -> "Host":
+        """Return the host of another engine's loop, which passes tokens alone, keyed texts, and takes chains.
+
+        Args:
+            refuse: raises the error for a proposer that loads or opens a model, or reads costs where ``costs`` is None.
+        """
+        return cls(
+            model=None,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            reads_q=False,
+            is_keyed=True,
+            takes_trees=False,
+            load=refuse,
+            open=refuse,
+            costs=costs or refuse,
+        )
 
     def embeddings(self) -> torch.Tensor:
         """Return the target's input embeddings, ``(vocab, hidden)``, as stored; read-only.

@@ -39,7 +39,7 @@ def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
 def said(what: object, token: int) -> Any:
     """The answer of a model that always says the token's successor."""
     successor = (token + 1) % 7
-    return ((successor, 1.0), (token, 0.0))[: what.k] if isinstance(what, TopLogits) else successor
+    return ((successor, token)[: what.k], (1.0, 0.0)[: what.k]) if isinstance(what, TopLogits) else successor
 
 
 def answers_at(what: object, nodes: Sequence[int], tree: DraftTree) -> dict[int, Any]:

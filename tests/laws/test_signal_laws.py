@@ -100,7 +100,7 @@ def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> A
     if isinstance(what, TopLogits):
         logits = np.log(np.array(model.law(tuple(context))))
         best = np.argsort(-logits, kind="stable")[: what.k]
-        return [(int(token), pytest.approx(float(logits[token]), rel=1e-4, abs=1e-5)) for token in best]
+        return [tuple(best.tolist()), pytest.approx(tuple(logits[best].tolist()), rel=1e-4, abs=1e-5)]
     return decode_law(model.law, context, 1, key if what is What.DRAW else None)[0]
 
 

@@ -62,17 +62,7 @@ class Drafting:
             )
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
-        host = Host(
-            model=None,
-            tokenizer=tokenizer,
-            vocab_size=vocab_size,
-            reads_q=False,
-            is_keyed=True,
-            takes_trees=False,
-            load=_refuse,
-            open=_refuse,
-            costs=lambda: _NOMINAL,
-        )
+        host = Host.of_tokens(vocab_size, tokenizer, _refuse, costs=lambda: _NOMINAL)
         merged = proposer if isinstance(proposer, MergedProposer) else None
         self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
         self._learns = type(self._engine).learn is not Engine.learn

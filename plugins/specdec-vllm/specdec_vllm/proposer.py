@@ -65,7 +65,7 @@ class Proposer:
         """Do nothing: the strategy has no model."""
 
     def _chains(self, emitted: list[list[int]], lengths: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
-        rows = [tokens[row, : lengths[row]] for row in range(len(emitted))]
+        rows = [tokens[row, :length] for row, length in enumerate(lengths[: len(emitted)].tolist())]
         found, gone = self._rows.find(emitted, rows)
         for text in gone:
             self._drafting.end(text)

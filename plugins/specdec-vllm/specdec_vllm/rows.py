@@ -14,6 +14,7 @@ import numpy as np
 from specdec import Drafter, DraftTree
 
 _MOST_MISSED = 128  # tokens that a request may have emitted unseen: in a rest, or near vLLM's longest text
+_TAIL = 32  # last tokens by which a text is recognised in its own row
 _MOST_ABSENT = 64  # steps for which a request may be missing, such as a preempted one
 
 
@@ -46,6 +47,14 @@ class Text:
         self._num_copied = length
         return bool((self._array[:length] == tokens[:length]).all())
 
+    def continues_in(self, tokens: np.ndarray) -> bool:
+        """Return True if a row that had this text in the last step has it still, ``tokens`` being the row's text now.
+
+        Lengths and last tokens are compared, so a step's work doesn't grow with the texts. Another request with the
+        same length and last tokens would draft from this text, whose earlier part may differ: worse drafts at most.
+        """
+        return len(self.tokens) == len(tokens) and self.tokens[-_TAIL:] == tokens[-_TAIL:].tolist()
+
 
 class Rows:
     """The text of each row, step by step."""
@@ -70,8 +79,9 @@ class Rows:
         """
         self._step += 1
         before = {row: tokens[row][: len(tokens[row]) - len(new)] for row, new in enumerate(emitted) if new}
-        others = dict.fromkeys((*self._at.values(), *self._absent))
-        found: dict[int, Text] = {}
+        found = {row: text for row, text in self._at.items() if row in before and text.continues_in(before[row])}
+        known_texts = set(found.values())
+        others = dict.fromkeys(text for text in (*self._at.values(), *self._absent) if text not in known_texts)
         for most in (0, _MOST_MISSED):
             for row in before.keys() - found.keys():
                 candidates = (text for text in (self._at.get(row), *others) if text in others)

@@ -12,8 +12,8 @@ from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.testing.fixed_growth import FixedGrowth
 
 AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)
 
@@ -167,22 +167,6 @@ def test_groups_are_eight_between_powers_of_two_and_leave_no_number_out(num_node
     assert group_of(group.stop).start == group.stop
     assert group[-1] % len(group) == 0, "it ends where passes do that are filled up"
     assert len(group) == 1 or len(group) <= num_nodes / 8
-
-
-class FixedGrowth(Growth):
-    """Candidates of given probabilities, one after the other, without sources."""
-
-    def __init__(self, probabilities: Sequence[float], num_nodes: int = 100) -> None:
-        self.tokens, self.probabilities = [0], [1.0]
-        self._left, self._max_nodes = sorted(probabilities), num_nodes
-
-    @property
-    def next_probability(self) -> float:
-        return self._left[-1] if self._left and len(self) <= self._max_nodes else 0.0
-
-    def take(self) -> None:
-        self.probabilities.append(self._left.pop())
-        self.tokens.append(len(self.tokens))
 
 
 probabilities = st.lists(st.floats(0.01, 1.0), max_size=5)

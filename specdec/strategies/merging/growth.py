@@ -62,6 +62,7 @@ class Growth:
         self.tokens, self.parents, self.depths, self.probabilities = [request.root], [-1], [0], [1.0]
         self.candidates: list[Mapping[int, AcceptanceRate]] = []
         self._sources = list(sources)
+        self._growing: Sequence[int] = range(len(sources))  # those with candidates after the root
         self._agreements = Agreements() if agreements is None else agreements
         self._max_nodes = budget.num_nodes
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
@@ -74,7 +75,8 @@ class Growth:
         self._heap: list[tuple[float, int, int, int, AcceptanceRate]] = []  # minus probability, order, parent, token
         self._num_found, self._on_failure = 0, on_failure
         if self._depth > 0:
-            self._open(ROOT)
+            self._open(ROOT, None)
+            self._growing = [index for index, state in enumerate(self._states[ROOT]) if state is not None]
         else:
             self._close()
 
@@ -104,7 +106,7 @@ class Growth:
         self.probabilities.append(-negative)
         self._rates.append(rate)
         if depth < self._depth and token not in self._stops:
-            self._open(len(self.tokens) - 1)
+            self._open(len(self.tokens) - 1, self._states[parent])
         else:
             self._close()
 
@@ -113,29 +115,30 @@ class Growth:
         while self.next_probability:
             self.take()
 
-    def _open(self, node: int) -> None:
-        """Find the candidates after a node that was just taken."""
+    def _open(self, node: int, above: Sequence[Any] | None) -> None:
+        """Find the candidates after a node that was just taken; ``above`` has the sources' states at its parent."""
         if self._constraint is not None:
             self._constraint_states.append(self._constraint_state(node))
-        states, candidates = list[Any](), dict[int, AcceptanceRate]()
+        candidates = dict[int, AcceptanceRate]()
+        states: list[Any] = [None] * len(self._sources)
+        token = self.tokens[node]
+        for index in self._growing:
+            source = self._sources[index]
+            if source is None or (above is not None and above[index] is None):
+                continue
+            try:
+                state = source.root() if above is None else source.follow(above[index], token)
+                if state is not None:
+                    candidates = self._joined(candidates, dict(source.candidates(state)))
+                    states[index] = state
+            except Exception as error:  # a third party's code
+                if self._on_failure is None:
+                    raise
+                self._sources[index] = None
+                self._on_failure(index, error)
         self._states.append(states)
         self.candidates.append(candidates)
-        token, above = self.tokens[node], self._states[self.parents[node]] if node else None
-        for index, source in enumerate(self._sources):
-            state = None
-            if source is not None and (above is None or above[index] is not None):
-                try:
-                    state = source.root() if above is None else source.follow(above[index], token)
-                    if state is not None:
-                        self._add(candidates, source.candidates(state))
-                except Exception as error:  # a third party's code
-                    if self._on_failure is None:
-                        raise
-                    self._sources[index] = None
-                    self._on_failure(index, error)
-            states.append(state)
-        path_probability, least, heap = self.probabilities[node], self._least, self._heap
-        order = self._num_found
+        path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._num_found
         for each, rate in candidates.items():
             probability = path_probability * rate.value
             if probability > least:
@@ -150,16 +153,19 @@ class Growth:
         if self._constraint is not None:
             self._constraint_states.append(None)
 
-    def _add(self, candidates: dict[int, AcceptanceRate], proposed: Iterable[tuple[int, AcceptanceRate]]) -> None:
-        """Add a source's candidates; a token that another source proposes as well is an agreement."""
-        vocab_size = self._vocab_size
-        for token, rate in proposed:
-            if not 0 <= token < vocab_size:
-                raise PluginError(f"proposed token {token}, outside the vocabulary of {vocab_size}")
-            if token in candidates:
-                candidates[token] = self._agreements[candidates[token], rate]
-            else:
-                candidates[token] = rate
+    def _joined(
+        self, candidates: dict[int, AcceptanceRate], proposed: dict[int, AcceptanceRate]
+    ) -> dict[int, AcceptanceRate]:
+        """Return candidates and those of another source; a token that both propose is an agreement."""
+        if proposed and not (min(proposed) >= 0 and max(proposed) < self._vocab_size):
+            token = next(token for token in proposed if not 0 <= token < self._vocab_size)
+            raise PluginError(f"proposed token {token}, outside the vocabulary of {self._vocab_size}")
+        if not candidates:
+            return proposed
+        joined = candidates | proposed
+        for token in candidates.keys() & proposed.keys():
+            joined[token] = self._agreements[candidates[token], proposed[token]]
+        return joined
 
     def _constraint_state(self, node: int) -> PathState | None:
         """The constraint's state after a node that was just taken; None if nothing may follow."""

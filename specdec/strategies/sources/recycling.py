@@ -9,7 +9,6 @@ by logit / temperature + noise, which predicts the draw.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 
 from pydantic import Field
@@ -22,7 +21,6 @@ from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token
 
-_TOKEN = itemgetter(0)  # of a successor
 _GAPS = 6  # buckets of the distance to the best other score, a unit of log-probability each
 
 
@@ -111,16 +109,18 @@ class RecyclingEngine(Engine):
             order: [self.acceptance_rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT
         }
 
-    def remember(self, before: int, token: int, successors: Successors) -> None:
-        """Store the successors of two tokens, and of the second alone; evicts the oldest entries."""
-        pair = before, token
-        self.of_token.pop(token, None)
-        self.of_pair.pop(pair, None)
-        self.of_token[token] = self.of_pair[pair] = successors
-        if len(self.of_pair) > self._num_pairs:
-            del self.of_pair[next(iter(self.of_pair))]
-        if len(self.of_token) > self._num_pairs:
-            del self.of_token[next(iter(self.of_token))]
+    def remember(self, pairs: Iterable[tuple[int, int]], successors: Iterable[Successors]) -> None:
+        """Store the successors of pairs of tokens, and of the second of each alone; evicts the oldest entries."""
+        of_token, of_pair, most = self.of_token, self.of_pair, self._num_pairs
+        for pair, each in zip(pairs, successors, strict=True):
+            token = pair[1]
+            of_token.pop(token, None)  # a key that is set again stays where it is
+            of_pair.pop(pair, None)
+            of_token[token] = of_pair[pair] = each
+            if len(of_pair) > most:
+                del of_pair[next(iter(of_pair))]
+            if len(of_token) > most:
+                del of_token[next(iter(of_token))]
 
     def start(self, request: Request) -> Source:
         return _RecyclingSource(request, self)
@@ -155,17 +155,15 @@ class _RecyclingSource(Source):
             return ()
         if self.request.noise is not None:
             return self._drawn(order, successors, position)
-        return zip(map(_TOKEN, successors), engine.of_rank[order], strict=False)
+        return zip(successors[0], engine.of_rank[order], strict=False)
 
     def _drawn(self, order: int, successors: Successors, position: int) -> Sequence[Candidate]:
         """Return the candidates by their scores with the position's noise, most likely first."""
         assert self.request.noise is not None, "called only when sampling"
         noise, temperature = self.request.noise(position), self.request.temperature
-        noises = noise[[token for token, _ in successors]].tolist()
-        scores = sorted(
-            ((logit / temperature + added, token) for (token, logit), added in zip(successors, noises, strict=True)),
-            reverse=True,
-        )
+        tokens, logits = successors
+        drawn = zip(logits, noise[list(tokens)].tolist(), tokens, strict=True)
+        scores = sorted(((logit / temperature + added, token) for logit, added, token in drawn), reverse=True)
         best, second = scores[0][0], scores[min(1, len(scores) - 1)][0]
         gaps = [best - second, *(best - score for score, _ in scores[1:])]
         return [
@@ -178,8 +176,7 @@ class _RecyclingSource(Source):
         tree, tokens = feedback.tree, self.request.tokens
         before_root = len(tokens) - len(feedback.tokens) - 2
         before = [tokens[before_root] if before_root >= 0 else -1, *(tree.tokens[node] for node in tree.parents[1:])]
-        for node, successors in predictions.items():
-            self._engine.remember(before[node], tree.tokens[node], successors)
+        self._engine.remember([(before[node], tree.tokens[node]) for node in predictions], predictions.values())
 
 
 # How often a successor was right, by order and rank: SmolLM2-135M-Instruct, greedy, 40 chat prompts.

@@ -18,7 +18,7 @@ from specdec.errors import ModelError, RequestError
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.index.file import replacing
 
-Successors = tuple[tuple[int, float], ...]  # tokens and their logits, most likely first
+Successors = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, most likely first, and their logits
 _FORMAT = "specdec token recycling, version 1"
 _REMEDY = "save one with token_recycling:save_to=FILE"
 
@@ -35,7 +35,7 @@ class RecyclingMemory:
 
         def latest(table: Mapping[Any, Successors]) -> dict[Any, Successors]:
             newest = islice(table.items(), max(0, len(table) - num_pairs), None)
-            return {key: successors[:k] for key, successors in newest}
+            return {key: (tokens[:k], logits[:k]) for key, (tokens, logits) in newest}
 
         return type(self)(latest(self.of_token), latest(self.of_pair))
 
@@ -48,12 +48,13 @@ class RecyclingMemory:
         header = json.dumps({"format": _FORMAT, "tokenizer": tokenizer.model_dump()}).encode()
         arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(header, np.uint8)}
         for name, table in (("token", self.of_token), ("pair", self.of_pair)):
-            width = max(map(len, table.values()), default=0)
-            padded = [[*entry, *[(-1, 0.0)] * (width - len(entry))] for entry in table.values()]
+            width = max((len(tokens) for tokens, _ in table.values()), default=0)
+            successors = [[*tokens, *[-1] * (width - len(tokens))] for tokens, _ in table.values()]
+            logits = [[*logits, *[0.0] * (width - len(logits))] for _, logits in table.values()]
             keys = np.array(list(table), np.int64)
             arrays[f"{name}_keys"] = keys.reshape(len(table), 1 if name == "token" else 2)
-            pairs = np.array(padded, np.float64).reshape(len(table), width, 2)
-            arrays[f"{name}_successors"], arrays[f"{name}_logits"] = pairs[..., 0].astype(np.int64), pairs[..., 1]
+            arrays[f"{name}_successors"] = np.array(successors, np.int64).reshape(len(table), width)
+            arrays[f"{name}_logits"] = np.array(logits, np.float64).reshape(len(table), width)
         with replacing(path) as file:
             np.savez(file, allow_pickle=False, **arrays)
 
@@ -80,7 +81,7 @@ class RecyclingMemory:
             raise RequestError(f"{path} isn't a recycling memory, or is damaged: {_REMEDY}") from error
         made_with.check(tokenizer, f"the recycling memory {path}", _REMEDY)
         entries = (*of_token.values(), *of_pair.values())
-        largest = max((token for successors in entries for token, _ in successors), default=0)
+        largest = max((token for tokens, _ in entries for token in tokens), default=0)
         if largest >= vocab_size:
             raise ModelError(
                 f"the recycling memory {path} has ids up to {largest}, but the model's vocabulary is {vocab_size}: "
@@ -94,8 +95,8 @@ def _table(arrays: Any, name: str) -> dict[tuple[int, ...], Successors]:
     keys, successors, logits = (arrays[f"{name}_{part}"] for part in ("keys", "successors", "logits"))
     if successors.shape != logits.shape or len(keys) != len(successors):
         raise ValueError("its arrays are of different lengths")
-    entries = zip(keys.tolist(), successors.tolist(), logits.tolist(), strict=True)
-    return {
-        tuple(map(int, key)): tuple((int(token), float(logit)) for token, logit in zip(*row, strict=True) if token >= 0)
-        for key, *row in entries
-    }
+    entries = dict[tuple[int, ...], Successors]()
+    for key, padded, values in zip(keys.tolist(), successors.tolist(), logits.tolist(), strict=True):
+        known = [(int(token), float(logit)) for token, logit in zip(padded, values, strict=True) if token >= 0]
+        entries[tuple(map(int, key))] = tuple(token for token, _ in known), tuple(logit for _, logit in known)
+    return entries

@@ -34,11 +34,11 @@ class SuccessorTable:
         """True if the successors of all tokens are known."""
         return self.num_known == len(self.tokens)
 
-    def of(self, token: int, k: int) -> tuple[tuple[int, float], ...] | None:
-        """Return the ``k`` most likely successors with their logits, or None if they aren't known."""
+    def of(self, token: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
+        """Return the ``k`` most likely successors and their logits, or None if they aren't known."""
         if token >= self.num_known:
             return None
-        return tuple(zip(self.tokens[token, :k].tolist(), self.logits[token, :k].tolist(), strict=True))
+        return tuple(self.tokens[token, :k].tolist()), tuple(self.logits[token, :k].tolist())
 
     def add(self, tokens: np.ndarray, logits: np.ndarray) -> None:
         """Append the successors of the next tokens and their logits, ``(tokens, k)`` each."""

@@ -4,14 +4,15 @@ Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975: a suffix tree with count
 acceptance rate measured for its match length and rank, not the ratio of the counts.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pydantic import Field
 
 from specdec.strategies.base import Answers, Engine, Host, Request, Signal
-from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
-from specdec.strategies.sources.trie import BREAK, NUM_RANKED, TOP, Match, SuffixTrie
+from specdec.strategies.sources.trie import BREAK, NO_MATCH, NUM_RANKED, TOP, Match, SuffixTrie
 from specdec.tree import Budget
 
 _MAX_CANDIDATES = 3  # candidates
@@ -52,7 +53,7 @@ class SuffixEngine(Engine):
         self.forget()
 
     def forget(self) -> None:
-        self.acceptance_rates = AcceptanceRates("suffix", _prior)
+        self.own_rates, self.past_rates = SuffixRates(), SuffixRates()
         self.past: list[SuffixTrie] = []  # earlier answers, the latest first
 
     def remember(self, answer: Sequence[int]) -> None:
@@ -61,68 +62,109 @@ class SuffixEngine(Engine):
             return
         if not self.past or len(self.past[0]) + len(answer) > self._num_remembered // 2:
             self.past = [SuffixTrie(self.depth), *self.past[:1]]
-        for token in answer[: self._num_remembered // 2]:
-            self.past[0].append(token)
-        self.past[0].append(BREAK)
+        self.past[0].extend([*answer[: self._num_remembered // 2], BREAK])
 
     def start(self, request: Request) -> Source:
-        return _SuffixSource(request, self)
+        return _RememberingSource(request, self) if self.past else _SuffixSource(request, self)
+
+    def stop(self, request: Request) -> None:
+        """Retain a request's answer."""
+        self.remember(request.tokens[request.prompt_length :])
+
+
+class SuffixRates:
+    """The acceptance rates of a text's continuations, in lists that are read by numbers: no bucket is hashed.
+
+    Attributes:
+        of_only: by match length, of the token after the only occurrence.
+        of_ranked: by match length, rank and share of the occurrences, of ranked followers.
+    """
+
+    def __init__(self) -> None:
+        self.of_only = [AcceptanceRate(_prior(length), "suffix") for length in range(_LONGEST + 1)]
+        self.of_ranked = [
+            [[AcceptanceRate(_prior(length) * worth, "suffix") for worth in _WORTH_BY_SHARE] for _ in range(NUM_RANKED)]
+            for length in range(_LONGEST + 1)
+        ]
+
+    def add(self, candidates: dict[int, AcceptanceRate], trie: SuffixTrie, match: Match) -> None:
+        """Add what followed a match: after its only occurrence, and after its n-grams, up to enough candidates."""
+        only = trie.next_at(match)
+        if only != BREAK and only not in candidates:
+            candidates[only] = self.of_only[min(match[0], _LONGEST)]
+        node, record, num_before = match[2], trie.record, 0
+        while node != TOP and len(candidates) < _MAX_CANDIDATES:
+            length, node, num_found, first, second, third, fourth, *counts = record(node)
+            if num_found == num_before:  # it occurs at the same places as the one before
+                continue
+            num_before = num_found
+            rates = self.of_ranked[length if length < _LONGEST else _LONGEST]
+            for rank, token in enumerate((first, second, third, fourth)):
+                if token == BREAK:
+                    break
+                if token not in candidates:
+                    candidates[token] = rates[rank][_SHARES * counts[rank] // num_found]
 
 
 class _SuffixSource(Source):
+    """Searches the request's own text."""
+
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
         super().__init__(request, engine.config, engine.is_chain)
-        self._engine, self._acceptance_rates = engine, engine.acceptance_rates
-        self._tries = [SuffixTrie(engine.depth), *engine.past]
-        self._past = [trie.start for trie in engine.past]
-        self._num_read = 0
+        self._engine, self._own, self._own_rates = engine, SuffixTrie(engine.depth), engine.own_rates
 
     def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
-        self._append(self.request.tokens[self._num_read : num_tokens])
+        self._append(self.request.tokens[len(self._own) : num_tokens])
 
     def _append(self, tokens: Sequence[int]) -> None:
-        own, *past = self._tries
+        self._own.extend(tokens)
+
+    def root(self) -> Any:
+        self._append(self.request.tokens[len(self._own) :])
+        return self._own.end
+
+    def follow(self, state: Any, token: int) -> Any:
+        return self._own.follow(state, token)
+
+    def candidates(self, state: Any) -> Iterable[Candidate]:
+        candidates = dict[int, AcceptanceRate]()
+        self._own_rates.add(candidates, self._own, state)
+        return candidates.items()
+
+    def stop(self) -> None:
+        self._engine.stop(self.request)
+
+
+class _RememberingSource(_SuffixSource):
+    """Searches earlier answers after the request's own text; a state has the match in each."""
+
+    def __init__(self, request: Request, engine: SuffixEngine) -> None:
+        super().__init__(request, engine)
+        self._past, self._past_rates = list(engine.past), engine.past_rates
+        self._matches: list[Match] = [NO_MATCH] * len(self._past)  # of the text in earlier answers
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        super()._append(tokens)
         for token in tokens:
-            own.append(token)
-            self._past = [trie.follow(match, token) for trie, match in zip(past, self._past, strict=True)]
-        self._num_read += len(tokens)
+            self._matches = [trie.follow(match, token) for trie, match in zip(self._past, self._matches, strict=True)]
 
     def root(self) -> list[Match]:
-        self._append(self.request.tokens[self._num_read :])
-        return [self._tries[0].end, *self._past]
+        return [super().root(), *self._matches]
 
     def follow(self, state: list[Match], token: int) -> list[Match]:
-        return [trie.follow(match, token) for trie, match in zip(self._tries, state, strict=True)]
+        own, *past = state
+        return [
+            self._own.follow(own, token),
+            *(trie.follow(match, token) for trie, match in zip(self._past, past, strict=True)),
+        ]
 
     def candidates(self, state: list[Match]) -> Iterable[Candidate]:
         candidates = dict[int, AcceptanceRate]()
-        for index, match in enumerate(state):
-            trie, where = self._tries[index], min(index, 1)
-            only = trie.next_at(match)
-            if only != BREAK and only not in candidates:
-                candidates[only] = self._acceptance_rates[where, min(match.length, _LONGEST)]
-            self._add(candidates, where, trie, match.node)
+        own, *past = state
+        self._own_rates.add(candidates, self._own, own)
+        for trie, match in zip(self._past, past, strict=True):
+            self._past_rates.add(candidates, trie, match)
         return candidates.items()
-
-    def _add(self, candidates: dict[int, AcceptanceRate], where: int, trie: SuffixTrie, node: int) -> None:
-        """Add the followers of an n-gram and of its suffixes, up to the suffix that makes it enough."""
-        ranked, shorter, counts, num_before = trie.ranked, trie.shorter, trie.counts, 0
-        while node != TOP and len(candidates) < _MAX_CANDIDATES:
-            if counts[node] != num_before:  # else it occurs at the same places as the one before
-                num_before = counts[node]
-                first = node * NUM_RANKED
-                for place in range(first, first + NUM_RANKED):
-                    token = ranked[place]
-                    if token == BREAK:
-                        break
-                    if token not in candidates:
-                        share = _SHARES * trie.ranked_counts[place] // num_before
-                        bucket = where, min(trie.lengths[node], _LONGEST), min(place - first, _SHARES), share
-                        candidates[token] = self._acceptance_rates[bucket]
-            node = shorter[node]
-
-    def stop(self) -> None:
-        self._engine.remember(self.request.tokens[self.request.prompt_length :])
 
 
 # Measured on SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often the most frequent follower was right
@@ -131,6 +173,5 @@ _RIGHT_BY_LENGTH = 0.29, 0.48, 0.62, 0.66, 0.80, 0.80, 0.80, 0.93
 _WORTH_BY_SHARE = 0.15, 0.35, 1.0, 1.0, 1.0
 
 
-def _prior(bucket: Hashable) -> float:
-    assert isinstance(bucket, tuple), "buckets are (where, length) or (where, length, rank, share)"
-    return _RIGHT_BY_LENGTH[bucket[1] - 1] * (_WORTH_BY_SHARE[bucket[3]] if len(bucket) > 2 else 1.0)
+def _prior(length: int) -> float:
+    return _RIGHT_BY_LENGTH[max(0, length - 1)]

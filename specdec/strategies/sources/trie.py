@@ -5,147 +5,140 @@ about the number of repetitions, and the number of updates per token is the leng
 links to the n-gram without its first token, so a match is its longest node, and a path is followed in about one lookup
 per token.
 
-A node is a number, and its data is in arrays and a dictionary of integers, which Python's garbage collector doesn't
-visit. It would visit all objects of all requests again and again, which took most of the time of indexing a batch's
-prompts.
+A node is a number: the place of its record in one array of integers. Python's garbage collector doesn't visit that
+array, and a record is read by one call, from one or two cache lines. Objects in place of records would be visited again
+and again, for all texts, which took most of the time of indexing a batch's prompts.
 """
 
 from array import array
-from typing import NamedTuple
+from collections.abc import Iterable
+from struct import Struct
 
 BREAK = -1  # between texts; no n-gram continues after it
 TOP = 0  # the node of the empty n-gram
 NUM_RANKED = 4  # ranked followers of an n-gram
 _TOKEN_BITS = 32
-_UNRANKED = array("i", [BREAK] * NUM_RANKED)
+_SHORTER, _COUNT, _RANKED = 1, 2, 3  # places in a record; the length of the n-gram is first
+_RANKED_COUNTS = _RANKED + NUM_RANKED
+_RECORD = Struct(f"{_RANKED_COUNTS + NUM_RANKED}i")
+_NEW = array("i", [0, TOP, 0, *[BREAK] * NUM_RANKED, *[BREAK] * NUM_RANKED])
 
-
-class Match(NamedTuple):
-    """The suffixes of a path that occur in the text.
-
-    Attributes:
-        length: the length of the longest one that was seen exactly once, 0 if there is none.
-        at: the position in the text after this occurrence.
-        node: the node of the longest one that was seen more often, ``TOP`` if there is none. Those of the shorter ones
-            follow by ``SuffixTrie.shorter``.
-    """
-
-    length: int
-    at: int
-    node: int
+# The suffixes of a path that occur in the text, as three numbers: the length of the longest one that was seen exactly
+# once, 0 if there is none; the position in the text after this occurrence; and the node of the longest one that was
+# seen more often, TOP if there is none.
+Match = tuple[int, int, int]
+NO_MATCH: Match = 0, 0, TOP
 
 
 class SuffixTrie:
-    """The n-grams of up to ``depth`` tokens of a growing text, and the match of its end with earlier text.
-
-    Attributes:
-        lengths: by node, the number of tokens of the n-gram.
-        shorter: by node, the node of the n-gram without its first token; ``TOP`` has none.
-        counts: by node, the number of occurrences of the n-gram; not counted for the empty one.
-        ranked: ``NUM_RANKED`` entries by node: the top followers, most frequent first; of equals, the most recent
-            first. ``BREAK`` where there are fewer. Those of the empty n-gram aren't ranked.
-        ranked_counts: the counts of these followers.
-    """
+    """The n-grams of up to ``depth`` tokens of a growing text, and the match of its end with earlier text."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._text = array("i")
-        self.lengths, self.shorter, self.counts = array("i", [0]), array("i", [TOP]), array("i", [0])
-        self.ranked, self.ranked_counts = array("i", _UNRANKED), array("i", _UNRANKED)
-        # By node and token, the n-gram extended by the token: -1 - node or, if it occurred once, the position after it.
+        self._records = array("i", _NEW)
+        # By node and token, the n-gram extended by the token: minus its node or, if it occurred once, the position
+        # after it.
         self._followers: dict[int, int] = {}
         self._end = TOP  # the longest suffix of the text that occurs elsewhere
 
     def __len__(self) -> int:
         return len(self._text)
 
-    def append(self, token: int) -> None:
-        """Add a token to the text; ``BREAK`` starts another text."""
-        self._text.append(token)
-        if token == BREAK:
-            self._end = TOP
-            return
-        followers, counts, shorter, ranked = self._followers, self.counts, self.shorter, self.ranked
-        node, longest, longer = self._end, TOP, TOP
-        while True:
-            place, count = node << _TOKEN_BITS | token, 1
-            known = followers.get(place, 0)
-            if not known:
-                followers[place] = len(self._text)
-            else:
-                if known > 0:
-                    followers[place] = -1 - len(counts)
-                    known = self._add_node(known, self.lengths[node] + 1)
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add tokens to the text; ``BREAK`` starts another text."""
+        text, records, followers, depth = self._text, self._records, self._followers, self._depth
+        end = self._end
+        for token in tokens:
+            text.append(token)
+            if token == BREAK:
+                end = TOP
+                continue
+            node, longest, longer = end, TOP, TOP
+            while True:
+                place, count = node << _TOKEN_BITS | token, 1
+                known = followers.get(place, 0)
+                if not known:
+                    followers[place] = len(text)
                 else:
-                    known = -1 - known
-                count = counts[known] = counts[known] + 1
-                if longer:
-                    shorter[longer] = known
-                longest, longer = longest or known, known
-            if node == TOP:
-                break
-            if ranked[node * NUM_RANKED] == token:
-                self.ranked_counts[node * NUM_RANKED] = count
-            else:
-                self._rank(node, token, count)
-            node = shorter[node]
-        self._end = longest if self.lengths[longest] <= self._depth else shorter[longest]
+                    if known > 0:
+                        followers[place] = -len(records)
+                        known = self._add_node(known, records[node] + 1)
+                    else:
+                        known = -known
+                    count = records[known + _COUNT] = records[known + _COUNT] + 1
+                    if longer:
+                        records[longer + _SHORTER] = known
+                    longest, longer = longest or known, known
+                if node == TOP:
+                    break
+                if records[node + _RANKED] == token:
+                    records[node + _RANKED_COUNTS] = count
+                else:
+                    self._rank(node, token, count)
+                node = records[node + _SHORTER]
+            end = longest if records[longest] <= depth else records[longest + _SHORTER]
+        self._end = end
 
     def _add_node(self, at: int, length: int) -> int:
         """Return a new node for an n-gram of ``length`` tokens that occurs before ``at``."""
-        node, token = len(self.counts), self._text[at]
-        self.lengths.append(length)
-        self.shorter.append(TOP)
-        self.counts.append(1)
-        self.ranked.extend(_UNRANKED)
-        self.ranked_counts.extend(_UNRANKED)
+        records, token = self._records, self._text[at]
+        node = len(records)
+        records.extend(_NEW)
+        records[node], records[node + _COUNT] = length, 1
         if token != BREAK:
-            self.ranked[node * NUM_RANKED], self.ranked_counts[node * NUM_RANKED] = token, 1
+            records[node + _RANKED], records[node + _RANKED_COUNTS] = token, 1
             self._followers[node << _TOKEN_BITS | token] = at + 1
         return node
 
     def _rank(self, node: int, token: int, count: int) -> None:
         """Move a follower, now the most recent, to its place by the new count."""
-        ranked, counts, first = self.ranked, self.ranked_counts, node * NUM_RANKED
-        place = first
-        while place < first + NUM_RANKED and ranked[place] not in (token, BREAK):
+        records, first = self._records, node + _RANKED
+        place, last = first, first + NUM_RANKED
+        while place < last and records[place] != token and records[place] != BREAK:
             place += 1
-        while place > first and counts[place - 1] <= count:
-            if place < first + NUM_RANKED:
-                ranked[place], counts[place] = ranked[place - 1], counts[place - 1]
+        while place > first and records[place - 1 + NUM_RANKED] <= count:
+            if place < last:
+                records[place], records[place + NUM_RANKED] = records[place - 1], records[place - 1 + NUM_RANKED]
             place -= 1
-        if place < first + NUM_RANKED:
-            ranked[place], counts[place] = token, count
+        if place < last:
+            records[place], records[place + NUM_RANKED] = token, count
 
     @property
     def end(self) -> Match:
         """The match of the text's end with earlier text."""
-        return Match(0, 0, self._end)
+        return 0, 0, self._end
 
-    @property
-    def start(self) -> Match:
-        """The match of an empty path."""
-        return Match(0, 0, TOP)
+    def record(self, node: int) -> tuple[int, ...]:
+        """Return what is known of an n-gram other than the empty one.
+
+        Returns:
+            The number of its tokens; the node of the n-gram without its first token; the number of its occurrences;
+            ``NUM_RANKED`` top followers, most frequent first and of equals the most recent first, ``BREAK`` where there
+            are fewer; and the counts of these followers.
+        """
+        return _RECORD.unpack_from(self._records, node * _NEW.itemsize)
 
     def follow(self, match: Match, token: int) -> Match:
         """Return the match of the path extended by a token."""
         length, at, node = match
-        followers, text = self._followers, self._text
-        if length and at < len(text) and text[at] == token:
-            length, at = min(length + 1, self._depth), at + 1
+        followers = self._followers
+        if length and at < len(self._text) and self._text[at] == token:
+            length, at = (length + 1 if length < self._depth else self._depth), at + 1
         else:
             length = at = 0
         while True:
             known = followers.get(node << _TOKEN_BITS | token, 0)
             if known < 0:
-                found = -1 - known
-                return Match(length, at, found if self.lengths[found] <= self._depth else self.shorter[found])
-            if known and not length:
-                length, at = self.lengths[node] + 1, known
+                records = self._records
+                return length, at, (-known if records[-known] <= self._depth else records[_SHORTER - known])
             if node == TOP:
-                return Match(length, at, TOP)
-            node = self.shorter[node]
+                return (length, at, TOP) if length or not known else (1, known, TOP)
+            if known and not length:
+                length, at = self._records[node] + 1, known
+            node = self._records[node + _SHORTER]
 
     def next_at(self, match: Match) -> int:
         """Return the token after the longest suffix that was seen once, or ``BREAK`` if there is none."""
-        return self._text[match.at] if match.length and match.at < len(self._text) else BREAK
+        length, at, _ = match
+        return self._text[at] if length and at < len(self._text) else BREAK

@@ -340,7 +340,7 @@ def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.M
     drafter = engine.start(request)
     tree = drafter.propose(ROOMY)
     (signal,) = recycling.wants()
-    feedback = Feedback(tree, (0,), (4,), {signal: Answers(lambda: {0: ((4, 1.0),)})})
+    feedback = Feedback(tree, (0,), (4,), {signal: Answers(lambda: {0: ((4,), (1.0,))})})
     drafter.receive(feedback)
     drafter.observe(feedback)
     assert (len(tree), asked, heard) == (1, [], [])
@@ -349,4 +349,4 @@ def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.M
     assert asked == [3]
     memory = engine.parts[1].engine
     assert isinstance(memory, RecyclingEngine)
-    assert memory.of_token == {4: ((4, 1.0),)}  # the root was asked about
+    assert memory.of_token == {4: ((4,), (1.0,))}  # the root was asked about

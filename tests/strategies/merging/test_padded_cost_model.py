@@ -9,7 +9,7 @@ from specdec.costs import Costs
 from specdec.record import StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
-from tests.support.fixed_growth import FixedGrowth
+from specdec.testing.fixed_growth import FixedGrowth
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 

@@ -15,7 +15,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
-from tests.support.fixed_growth import FixedGrowth
+from specdec.testing.fixed_growth import FixedGrowth
 
 
 def costs_of(per_node: float) -> Costs:

@@ -30,7 +30,7 @@ def test_predictions_of_every_node_are_kept_by_the_last_token_and_by_the_last_tw
     tree = DraftTree(1)
     wrong = tree.add(0, 2)
     tokens.append(3)
-    told = {0: ((3, 5.0), (4, 1.0)), wrong: ((6, 5.0), (7, 1.0))}
+    told = {0: ((3, 4), (5.0, 1.0)), wrong: ((6, 7), (5.0, 1.0))}
     drafter.propose(ROOMY)
     drafter.receive(Feedback(tree, (0,), (3,), {SIGNAL: Answers(lambda: told)}))
     assert engine.of_pair == {(8, 1): told[0], (1, 2): told[wrong]}
@@ -43,10 +43,10 @@ def test_where_it_draws_the_likeliest_is_what_the_noise_makes_of_it() -> None:
     noise = torch.zeros(50)
     noise[4] = 3.0
     engine, request = begun([8, 1], noise)
-    engine.remember(8, 1, ((3, 2.0), (4, 1.0)))
+    engine.remember([(8, 1)], [((3, 4), (2.0, 1.0))])
     assert engine.start(request).propose(ROOMY).path(1) == [4]
     engine, request = begun([8, 1])
-    engine.remember(8, 1, ((3, 2.0), (4, 1.0)))
+    engine.remember([(8, 1)], [((3, 4), (2.0, 1.0))])
     assert engine.start(request).propose(ROOMY).path(1) == [3]
 
 
@@ -54,7 +54,7 @@ def test_where_it_draws_the_likeliest_is_what_the_noise_makes_of_it() -> None:
 def test_the_tables_are_bounded_and_keep_what_was_noted_last(num_pairs: int) -> None:
     engine, _ = begun([1], num_pairs=num_pairs)
     for index in range(300):
-        engine.remember(index % 40, index % 7, ((index % 5, 0.0),))
+        engine.remember([(index % 40, index % 7)], [((index % 5,), (0.0,))])
         assert max(len(engine.of_pair), len(engine.of_token)) <= num_pairs
     if num_pairs:
         assert (299 % 40, 299 % 7) in engine.of_pair

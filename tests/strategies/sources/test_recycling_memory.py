@@ -20,7 +20,9 @@ from tests.support.byte_tokenizer import trained
 MODEL = ToyModel.random(6, order=2, sharpness=3.0, seed=5)
 ROOMY = Budget(99, 99, 99)
 
-successors = st.lists(st.tuples(st.integers(0, 5), st.floats(-9, 9)), min_size=1, max_size=4).map(tuple)
+successors = st.lists(st.tuples(st.integers(0, 5), st.floats(-9, 9)), min_size=1, max_size=4).map(
+    lambda pairs: tuple(zip(*pairs, strict=True))
+)
 memories = st.builds(
     RecyclingMemory,
     st.dictionaries(st.integers(0, 5), successors),
@@ -72,18 +74,18 @@ def test_a_generator_that_begins_with_anothers_memory_drafts_what_that_one_would
 
 
 def test_forgetting_goes_back_to_the_file(tmp_path: Path) -> None:
-    RecyclingMemory({1: ((2, 1.0),)}, {}).save(tmp_path / "memory", Fingerprint())
+    RecyclingMemory({1: ((2,), (1.0,))}, {}).save(tmp_path / "memory", Fingerprint())
     engine = opened(path=tmp_path / "memory")
-    engine.remember(3, 1, ((5, 1.0),))
+    engine.remember([(3, 1)], [((5,), (1.0,))])
     engine.forget()
-    assert engine.of_token == {1: ((2, 1.0),)}
+    assert engine.of_token == {1: ((2,), (1.0,))}
     assert not engine.of_pair
 
 
 def test_only_as_much_is_taken_as_the_options_allow_the_latest_of_it(tmp_path: Path) -> None:
-    table = dict.fromkeys((4, 0, 5), ((1, 3.0), (2, 2.0), (3, 1.0)))
+    table = dict.fromkeys((4, 0, 5), ((1, 2, 3), (3.0, 2.0, 1.0)))
     RecyclingMemory(table, {}).save(tmp_path / "memory", Fingerprint())
-    assert opened(path=tmp_path / "memory", num_pairs=2, k=2).of_token == dict.fromkeys((0, 5), table[0][:2])
+    assert opened(path=tmp_path / "memory", num_pairs=2, k=2).of_token == dict.fromkeys((0, 5), ((1, 2), (3.0, 2.0)))
     assert opened(path=tmp_path / "memory", num_pairs=0).of_token == {}
 
 
@@ -107,7 +109,7 @@ def test_where_the_text_depends_on_drafts_a_file_serves_and_saving_is_refused(tm
 )
 def test_a_file_that_is_no_memory_is_refused_in_one_line(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "memory.npz"
-    RecyclingMemory({1: ((2, 1.0),)}, {(0, 1): ((2, 1.0),)}).save(path, Fingerprint())
+    RecyclingMemory({1: ((2,), (1.0,))}, {(0, 1): ((2,), (1.0,))}).save(path, Fingerprint())
     data = bytearray(path.read_bytes())
     if fault == "missing":
         path.unlink()
@@ -139,8 +141,8 @@ def test_a_file_that_is_no_memory_is_refused_in_one_line(tmp_path: Path, fault: 
 def test_another_tokenizers_memory_and_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
     tokenizer = trained()
     model = ToyModel.random(len(tokenizer))
-    RecyclingMemory({1: ((2, 1.0),)}, {}).save(tmp_path / "other", Fingerprint(name="another", digest="abcdef0123"))
-    RecyclingMemory({1: ((len(tokenizer), 1.0),)}, {}).save(tmp_path / "beyond", Fingerprint.of(tokenizer))
+    RecyclingMemory({1: ((2,), (1.0,))}, {}).save(tmp_path / "other", Fingerprint(name="another", digest="abcdef0123"))
+    RecyclingMemory({1: ((len(tokenizer),), (1.0,))}, {}).save(tmp_path / "beyond", Fingerprint.of(tokenizer))
     with pytest.raises(ModelError, match="was made with the tokenizer 'another'"):
         Generator(model, tokenizer, proposer=TokenRecyclingProposer(path=tmp_path / "other"))
     with pytest.raises(ModelError, match=f"has ids up to {len(tokenizer)}"):

@@ -22,34 +22,33 @@ def followers(text: list[int], run: list[int]) -> Counter[int]:
 
 def suffixes_of(trie: SuffixTrie, node: int) -> list[int]:
     """The nodes of an n-gram and of its suffixes, longest first."""
-    return [] if node == TOP else [node, *suffixes_of(trie, trie.shorter[node])]
+    return [] if node == TOP else [node, *suffixes_of(trie, trie.record(node)[1])]
 
 
 def ranking(trie: SuffixTrie, node: int) -> list[tuple[int, int]]:
     """The ranked followers of an n-gram with their counts."""
-    places = slice(node * NUM_RANKED, (node + 1) * NUM_RANKED)
-    ranked = zip(trie.ranked[places], trie.ranked_counts[places], strict=True)
-    return [entry for entry in ranked if entry[0] != BREAK]
+    _, _, _, *ranked = trie.record(node)
+    return [entry for entry in zip(ranked[:NUM_RANKED], ranked[NUM_RANKED:], strict=True) if entry[0] != BREAK]
 
 
 @given(text=texts, path=st.lists(st.integers(0, 3), max_size=6), depth=st.integers(1, 6))
 def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], depth: int) -> None:
     trie = SuffixTrie(depth)
-    for token in text:
-        trie.append(token)
+    trie.extend(text)
     seen = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else list(text)
     match = trie.end
     for token in [*path, None]:
-        for node in suffixes_of(trie, match.node):
-            suffix = seen[len(seen) - trie.lengths[node] :]
+        length, at, longest = match
+        for node in suffixes_of(trie, longest):
+            suffix = seen[len(seen) - trie.record(node)[0] :]
             found, ranked = followers(text, suffix), ranking(trie, node)
             assert dict(ranked) == dict(found)
             assert [count for _, count in ranked] == sorted(found.values(), reverse=True)
-            assert trie.counts[node] == len(occurrences(text, suffix))
+            assert trie.record(node)[2] == len(occurrences(text, suffix))
         if (only := trie.next_at(match)) != BREAK:
-            assert match.length <= len(seen)
-            assert text[match.at] == only
-            assert match.at in occurrences(text, seen[len(seen) - match.length :])
+            assert length <= len(seen)
+            assert text[at] == only
+            assert at in occurrences(text, seen[len(seen) - length :])
         if token is not None:
             match = trie.follow(match, token)
             seen.append(token)
@@ -58,13 +57,12 @@ def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], de
 @given(text=texts, depth=st.integers(1, 6))
 def test_the_end_is_matched_as_far_as_it_was_written_before(text: list[int], depth: int) -> None:
     trie = SuffixTrie(depth)
-    for token in text:
-        trie.append(token)
+    trie.extend(text)
     last = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else text
     longest = max(
         length
         for length in range(len(last) + 1)
         if len(occurrences(text, last[len(last) - length :])) > 1 or not length
     )
-    assert trie.lengths[trie.end.node] == min(longest, depth)
-    assert [trie.lengths[node] for node in suffixes_of(trie, trie.end.node)] == [*range(min(longest, depth), 0, -1)]
+    lengths = [trie.record(node)[0] for node in suffixes_of(trie, trie.end[2])]
+    assert lengths == [*range(min(longest, depth), 0, -1)]

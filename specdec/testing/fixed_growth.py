@@ -1,4 +1,4 @@
-"""Growths whose probabilities are fixed."""
+"""Growths of given probabilities, for tests of cost models and sizers."""
 
 from collections.abc import Sequence
 
