@@ -237,6 +237,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print the functions that take the time")
     parser.add_argument("--out", type=Path, default=Path("build/host_time"), help="path without .json and .md")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # threads that spin after the model's operations would slow drafting
     (ids, vocab_size), length = corpus(), CONTEXT + 40 * (arguments.steps + 2)
     rows, profiler = list[Row](), cProfile.Profile()
     for loop, strategy, num_rows in product(arguments.loop, arguments.strategy, arguments.rows):

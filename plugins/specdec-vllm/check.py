@@ -37,6 +37,7 @@ TASKS = (
 )  # fmt: skip
 CONTENDERS: dict[str, dict[str, Any]] = {
     "vllm": {},
+    "vllm synchronous": {},  # as vLLM runs with any drafter that isn't a model: no step is scheduled during a pass
     "vllm ngram": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3},
     "vllm suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
     "vllm empty drafts": {"method": "custom_class", "model": "check.EmptyDrafts"},
@@ -75,6 +76,7 @@ def engine_for(model: str, contender: str) -> Any:
             skip_tokenizer_init=True,
             speculative_config=speculative,
             additional_config={"specdec": strategy} if package == "specdec" else {},
+            async_scheduling=False if strategy == "synchronous" else None,
         )
     )
 

@@ -3,7 +3,7 @@
 Rows change places when requests finish, and a free row goes to another request. So a request is identified by its text:
 a row is the request's if its text before this step is the request's text after the last one, or begins with it where
 vLLM has continued without drafts. Two requests with the same text may be confused. Nothing is lost by that, since all
-that is known of a request follows from its text.
+that is known of a request follows from its text. Where a row has kept its place, length and last tokens are enough.
 """
 
 from collections.abc import Sequence

@@ -210,6 +210,15 @@ def test_texts_that_are_alike_are_told_apart_by_what_follows() -> None:
     assert (third[0], third[1]) == (second[1], second[0]), "they have changed places"
 
 
+def test_texts_of_one_length_that_change_places_are_told_apart_by_their_last_tokens() -> None:
+    rows = Rows()
+    first, _ = rows.find([[3], [4]], [np.array([1, 2, 3]), np.array([1, 2, 4])])
+    first[0].tokens.append(3)
+    first[1].tokens.append(4)
+    second, _ = rows.find([[5], [5]], [np.array([1, 2, 4, 5]), np.array([1, 2, 3, 5])])
+    assert (second[0], second[1]) == (first[1], first[0])
+
+
 def test_texts_that_dont_come_again_are_let_go() -> None:
     rows, gone = Rows(), list[Text]()
     (text,) = rows.find([[2]], [np.array([1, 2])])[0].values()

@@ -10,8 +10,8 @@ import pytest
 from specdec.costs import Costs
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
-from tests.strategies.merging.test_sizer import recorded, width_of
 from specdec.testing.fixed_growth import FixedGrowth
+from tests.strategies.merging.test_sizer import recorded, width_of
 
 SIZES = (1, 6, 33)
 TRUE = Costs(SIZES, (1.0, 1.03, 1.9), 1.0)  # SmolLM2 in float32 on two cores
