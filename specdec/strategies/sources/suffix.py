@@ -12,7 +12,17 @@ from pydantic import Field
 from specdec.strategies.base import Answers, Engine, Host, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
-from specdec.strategies.sources.trie import BREAK, NO_MATCH, NUM_RANKED, TOP, Match, SuffixTrie
+from specdec.strategies.sources.trie import (
+    BREAK,
+    COUNT,
+    NO_MATCH,
+    NUM_RANKED,
+    RANKED,
+    SHORTER,
+    TOP,
+    Match,
+    SuffixTrie,
+)
 from specdec.tree import Budget
 
 _MAX_CANDIDATES = 3  # candidates
@@ -92,18 +102,19 @@ class SuffixRates:
         only = trie.next_at(match)
         if only != BREAK and only not in candidates:
             candidates[only] = self.of_only[min(match[0], _LONGEST)]
-        node, record, num_before = match[2], trie.record, 0
+        node, records, num_before = match[2], trie.records, 0
         while node != TOP and len(candidates) < _MAX_CANDIDATES:
-            length, node, num_found, first, second, third, fourth, *counts = record(node)
-            if num_found == num_before:  # it occurs at the same places as the one before
-                continue
-            num_before = num_found
-            rates = self.of_ranked[length if length < _LONGEST else _LONGEST]
-            for rank, token in enumerate((first, second, third, fourth)):
-                if token == BREAK:
-                    break
-                if token not in candidates:
-                    candidates[token] = rates[rank][_SHARES * counts[rank] // num_found]
+            count = records[node + COUNT]
+            if count != num_before:  # else it occurs at the same places as the one before
+                num_before, length, place = count, records[node], node + RANKED
+                for of_share in self.of_ranked[length if length < _LONGEST else _LONGEST]:
+                    token = records[place]
+                    if token == BREAK:
+                        break
+                    if token not in candidates:
+                        candidates[token] = of_share[_SHARES * records[place + NUM_RANKED] // count]
+                    place += 1
+            node = records[node + SHORTER]
 
 
 class _SuffixSource(Source):

@@ -6,22 +6,20 @@ links to the n-gram without its first token, so a match is its longest node, and
 per token.
 
 A node is a number: the place of its record in one array of integers. Python's garbage collector doesn't visit that
-array, and a record is read by one call, from one or two cache lines. Objects in place of records would be visited again
-and again, for all texts, which took most of the time of indexing a batch's prompts.
+array, and a record lies in one or two cache lines. Objects in place of records would be visited again and again, for
+all texts, which took most of the time of indexing a batch's prompts.
 """
 
 from array import array
 from collections.abc import Iterable
-from struct import Struct
 
 BREAK = -1  # between texts; no n-gram continues after it
 TOP = 0  # the node of the empty n-gram
 NUM_RANKED = 4  # ranked followers of an n-gram
 _TOKEN_BITS = 32
-_SHORTER, _COUNT, _RANKED = 1, 2, 3  # places in a record; the length of the n-gram is first
-_RANKED_COUNTS = _RANKED + NUM_RANKED
-_RECORD = Struct(f"{_RANKED_COUNTS + NUM_RANKED}i")
-_NEW = array("i", [0, TOP, 0, *[BREAK] * NUM_RANKED, *[BREAK] * NUM_RANKED])
+SHORTER, COUNT, RANKED = 1, 2, 3  # places in a record
+_RANKED_COUNTS = RANKED + NUM_RANKED
+_NEW = array("i", [0, TOP, 0, *[BREAK] * NUM_RANKED, *[0] * NUM_RANKED])
 
 # The suffixes of a path that occur in the text, as three numbers: the length of the longest one that was seen exactly
 # once, 0 if there is none; the position in the text after this occurrence; and the node of the longest one that was
@@ -31,12 +29,19 @@ NO_MATCH: Match = 0, 0, TOP
 
 
 class SuffixTrie:
-    """The n-grams of up to ``depth`` tokens of a growing text, and the match of its end with earlier text."""
+    """The n-grams of up to ``depth`` tokens of a growing text, and the match of its end with earlier text.
+
+    Attributes:
+        records: of each node, from the place that is its number: the number of tokens of its n-gram; at ``SHORTER`` the
+            node of the n-gram without its first token; at ``COUNT`` the number of its occurrences; from ``RANKED`` on
+            ``NUM_RANKED`` top followers, most frequent first and of equals the most recent first, ``BREAK`` where there
+            are fewer; and the counts of these followers. The empty n-gram has no followers there.
+    """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._text = array("i")
-        self._records = array("i", _NEW)
+        self.records = array("i", _NEW)
         # By node and token, the n-gram extended by the token: minus its node or, if it occurred once, the position
         # after it.
         self._followers: dict[int, int] = {}
@@ -47,7 +52,7 @@ class SuffixTrie:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add tokens to the text; ``BREAK`` starts another text."""
-        text, records, followers, depth = self._text, self._records, self._followers, self._depth
+        text, records, followers, depth = self._text, self.records, self._followers, self._depth
         end = self._end
         for token in tokens:
             text.append(token)
@@ -66,34 +71,34 @@ class SuffixTrie:
                         known = self._add_node(known, records[node] + 1)
                     else:
                         known = -known
-                    count = records[known + _COUNT] = records[known + _COUNT] + 1
+                    count = records[known + COUNT] = records[known + COUNT] + 1
                     if longer:
-                        records[longer + _SHORTER] = known
+                        records[longer + SHORTER] = known
                     longest, longer = longest or known, known
                 if node == TOP:
                     break
-                if records[node + _RANKED] == token:
+                if records[node + RANKED] == token:
                     records[node + _RANKED_COUNTS] = count
                 else:
                     self._rank(node, token, count)
-                node = records[node + _SHORTER]
-            end = longest if records[longest] <= depth else records[longest + _SHORTER]
+                node = records[node + SHORTER]
+            end = longest if records[longest] <= depth else records[longest + SHORTER]
         self._end = end
 
     def _add_node(self, at: int, length: int) -> int:
         """Return a new node for an n-gram of ``length`` tokens that occurs before ``at``."""
-        records, token = self._records, self._text[at]
+        records, token = self.records, self._text[at]
         node = len(records)
         records.extend(_NEW)
-        records[node], records[node + _COUNT] = length, 1
+        records[node], records[node + COUNT] = length, 1
         if token != BREAK:
-            records[node + _RANKED], records[node + _RANKED_COUNTS] = token, 1
+            records[node + RANKED], records[node + _RANKED_COUNTS] = token, 1
             self._followers[node << _TOKEN_BITS | token] = at + 1
         return node
 
     def _rank(self, node: int, token: int, count: int) -> None:
         """Move a follower, now the most recent, to its place by the new count."""
-        records, first = self._records, node + _RANKED
+        records, first = self.records, node + RANKED
         place, last = first, first + NUM_RANKED
         while place < last and records[place] != token and records[place] != BREAK:
             place += 1
@@ -109,16 +114,6 @@ class SuffixTrie:
         """The match of the text's end with earlier text."""
         return 0, 0, self._end
 
-    def record(self, node: int) -> tuple[int, ...]:
-        """Return what is known of an n-gram other than the empty one.
-
-        Returns:
-            The number of its tokens; the node of the n-gram without its first token; the number of its occurrences;
-            ``NUM_RANKED`` top followers, most frequent first and of equals the most recent first, ``BREAK`` where there
-            are fewer; and the counts of these followers.
-        """
-        return _RECORD.unpack_from(self._records, node * _NEW.itemsize)
-
     def follow(self, match: Match, token: int) -> Match:
         """Return the match of the path extended by a token."""
         length, at, node = match
@@ -130,13 +125,13 @@ class SuffixTrie:
         while True:
             known = followers.get(node << _TOKEN_BITS | token, 0)
             if known < 0:
-                records = self._records
-                return length, at, (-known if records[-known] <= self._depth else records[_SHORTER - known])
+                records = self.records
+                return length, at, (-known if records[-known] <= self._depth else records[SHORTER - known])
             if node == TOP:
                 return (length, at, TOP) if length or not known else (1, known, TOP)
             if known and not length:
-                length, at = self._records[node] + 1, known
-            node = self._records[node + _SHORTER]
+                length, at = self.records[node] + 1, known
+            node = self.records[node + SHORTER]
 
     def next_at(self, match: Match) -> int:
         """Return the token after the longest suffix that was seen once, or ``BREAK`` if there is none."""

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.strategies.sources.trie import BREAK, NUM_RANKED, TOP, SuffixTrie
+from specdec.strategies.sources.trie import BREAK, COUNT, NUM_RANKED, RANKED, SHORTER, TOP, SuffixTrie
 
 texts = st.lists(st.integers(BREAK, 3), min_size=1, max_size=40)
 
@@ -22,13 +22,15 @@ def followers(text: list[int], run: list[int]) -> Counter[int]:
 
 def suffixes_of(trie: SuffixTrie, node: int) -> list[int]:
     """The nodes of an n-gram and of its suffixes, longest first."""
-    return [] if node == TOP else [node, *suffixes_of(trie, trie.record(node)[1])]
+    return [] if node == TOP else [node, *suffixes_of(trie, trie.records[node + SHORTER])]
 
 
 def ranking(trie: SuffixTrie, node: int) -> list[tuple[int, int]]:
     """The ranked followers of an n-gram with their counts."""
-    _, _, _, *ranked = trie.record(node)
-    return [entry for entry in zip(ranked[:NUM_RANKED], ranked[NUM_RANKED:], strict=True) if entry[0] != BREAK]
+    first = node + RANKED
+    counts = trie.records[first + NUM_RANKED : first + 2 * NUM_RANKED]
+    ranked = zip(trie.records[first : first + NUM_RANKED], counts, strict=True)
+    return [entry for entry in ranked if entry[0] != BREAK]
 
 
 @given(text=texts, path=st.lists(st.integers(0, 3), max_size=6), depth=st.integers(1, 6))
@@ -40,11 +42,11 @@ def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], de
     for token in [*path, None]:
         length, at, longest = match
         for node in suffixes_of(trie, longest):
-            suffix = seen[len(seen) - trie.record(node)[0] :]
+            suffix = seen[len(seen) - trie.records[node] :]
             found, ranked = followers(text, suffix), ranking(trie, node)
             assert dict(ranked) == dict(found)
             assert [count for _, count in ranked] == sorted(found.values(), reverse=True)
-            assert trie.record(node)[2] == len(occurrences(text, suffix))
+            assert trie.records[node + COUNT] == len(occurrences(text, suffix))
         if (only := trie.next_at(match)) != BREAK:
             assert length <= len(seen)
             assert text[at] == only
@@ -64,5 +66,5 @@ def test_the_end_is_matched_as_far_as_it_was_written_before(text: list[int], dep
         for length in range(len(last) + 1)
         if len(occurrences(text, last[len(last) - length :])) > 1 or not length
     )
-    lengths = [trie.record(node)[0] for node in suffixes_of(trie, trie.end[2])]
+    lengths = [trie.records[node] for node in suffixes_of(trie, trie.end[2])]
     assert lengths == [*range(min(longest, depth), 0, -1)]
