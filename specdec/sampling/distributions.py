@@ -32,8 +32,8 @@ class NodeOutputs(Protocol):
     def top_probs(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
         """The top-k next tokens by the raw logits, best first, as pairs of token and probability."""
 
-    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
-        """The top-k raw logits, largest first, as pairs of token and logit."""
+    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
+        """The top-k tokens by raw logits and these logits, at those of some nodes whose logits are finite."""
 
     def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
         """The hidden states of some layers at some nodes, ``(nodes, layers, size)``."""

@@ -5,13 +5,12 @@ acceptance rate measured for its match length and rank, not the ratio of the cou
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pydantic import Field
 
 from specdec.strategies.base import Answers, Engine, Host, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
-from specdec.strategies.merging.source import Candidate, Source, SourceProposer
+from specdec.strategies.merging.source import Candidate, Source, SourceProposer, State
 from specdec.strategies.sources.trie import (
     BREAK,
     COUNT,
@@ -77,10 +76,6 @@ class SuffixEngine(Engine):
     def start(self, request: Request) -> Source:
         return _RememberingSource(request, self) if self.past else _SuffixSource(request, self)
 
-    def stop(self, request: Request) -> None:
-        """Retain a request's answer."""
-        self.remember(request.tokens[request.prompt_length :])
-
 
 class SuffixRates:
     """The acceptance rates of a text's continuations, in lists that are read by numbers: no bucket is hashed.
@@ -130,20 +125,20 @@ class _SuffixSource(Source):
     def _append(self, tokens: Sequence[int]) -> None:
         self._own.extend(tokens)
 
-    def root(self) -> Any:
+    def root(self) -> State:
         self._append(self.request.tokens[len(self._own) :])
         return self._own.end
 
-    def follow(self, state: Any, token: int) -> Any:
+    def follow(self, state: State, token: int) -> State:
         return self._own.follow(state, token)
 
-    def candidates(self, state: Any) -> Iterable[Candidate]:
+    def candidates(self, state: State) -> Iterable[Candidate]:
         candidates = dict[int, AcceptanceRate]()
         self._own_rates.add(candidates, self._own, state)
         return candidates.items()
 
     def stop(self) -> None:
-        self._engine.stop(self.request)
+        self._engine.remember(self.request.tokens[self.request.prompt_length :])
 
 
 class _RememberingSource(_SuffixSource):
