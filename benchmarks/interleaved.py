@@ -21,6 +21,7 @@ class Run:
     steps: int | None
     phases: dict[str, float] | None
     peak_bytes: int | None
+    total_bytes: int | None = None
 
 
 @dataclass
@@ -40,21 +41,24 @@ def measure(
     repeats: int,
     seed: int = 0,
 ) -> Measurement:
-    """Start the contenders, warm each up with a prompt, and run them; a failing contender is left out from then on.
+    """Start the contenders, warm each up with a prompt, twice, and run them; a failing one is left out from then on.
 
     No process is left, however this ends.
     """
     found = Measurement()
     with ExitStack() as stack:
-        processes: dict[str, Process] = {}
+        processes, warm_ups = dict[str, Process](), dict[str, float]()
         for name in names:
             _note(f"starting {name}")
             try:
                 processes[name] = stack.enter_context(Process(name, setup))
-                processes[name].decode(prompts[0], max_new_tokens)
+                processes[name].decode(prompts[0], max_new_tokens)  # weights are packed, graphs compiled
+                warm_ups[name] = processes[name].decode(prompts[0], max_new_tokens)["seconds"]
                 found.versions[name] = processes[name].versions
             except PeerError as error:
                 _drop(name, error, processes, found)
+        seconds = sum(warm_ups[name] for name in processes)
+        _note(f"about {seconds * len(prompts) * repeats / 60:.0f} minutes if all prompts take as long as the first")
         rng = random.Random(seed)
         for repeat in range(repeats):
             for index, prompt in enumerate(prompts):

@@ -50,6 +50,7 @@ class Row:
     num_different: int | None  # prompts whose text isn't the baseline's in every repeat
     by_category: dict[str, float] | None = None  # over the baseline, the median over a category's prompts
     over_other: Spread | None = None  # as ``by_prompt``, over another contender than the baseline
+    total_bytes: int | None = None  # the peak with the model
 
 
 def summarize(found: Measurement, baseline: str, categories: Sequence[str] = (), other: str | None = None) -> list[Row]:
@@ -85,6 +86,7 @@ def _row(name: str, own: Mapping[Cell, Run], base: Mapping[Cell, Run] | None) ->
         for phase, spent in (run.phases or {}).items():
             phases[phase] += 1e3 * spent / steps
     peaks = [run.peak_bytes for run in own.values() if run.peak_bytes is not None]
+    totals = [run.total_bytes for run in own.values() if run.total_bytes is not None]
     return Row(
         contender=name,
         tokens_per_second=statistics.median(_speed(part) for part in _by_repeat(own).values()),
@@ -94,6 +96,7 @@ def _row(name: str, own: Mapping[Cell, Run], base: Mapping[Cell, Run] | None) ->
         milliseconds_per_step=1e3 * seconds / steps if steps else None,
         phases=dict(phases) or None,
         peak_bytes=max(peaks, default=None),
+        total_bytes=max(totals, default=None),
         num_different=None if base is None else len({cell[1] for cell in own if own[cell].tokens != base[cell].tokens}),
     )
 

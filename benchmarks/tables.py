@@ -20,6 +20,7 @@ def speed_table(rows: Sequence[Row], baseline: str, other: str | None = None) ->
         "tokens/step",
         "ms/step",
         "peak MiB over the model",
+        "peak MiB",
         "texts that differ",
     ]
     return table(
@@ -35,6 +36,7 @@ def speed_table(rows: Sequence[Row], baseline: str, other: str | None = None) ->
                 _or_dash(row.tokens_per_step, ".2f"),
                 _or_dash(row.milliseconds_per_step, ".2f"),
                 _or_dash(None if row.peak_bytes is None else row.peak_bytes / 2**20, ".0f"),
+                _or_dash(None if row.total_bytes is None else row.total_bytes / 2**20, ".0f"),
                 _or_dash(row.num_different, "d"),
             ]
             for row in rows

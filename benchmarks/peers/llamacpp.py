@@ -4,12 +4,14 @@
     llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5
     llamacpp:spec-type=ngram-cache
     llamacpp:draft=q8_0,spec-draft-n-max=4              drafts by the same weights in 8 bits, n tokens per step
+    llamacpp:head=FOLDER,spec-draft-n-max=3             drafts by a trained head (EAGLE-3), n tokens per step
+    llamacpp:weights=q8_0                               weights in 8 bits, or q4_0 for 4 bits
 
     llamacpp:schema=order.json                          texts under a JSON schema
 
-Other options are the server's, without their dashes; ``draft`` makes the draft model. Weights, keys and values have the
-model's dtype. The prefix cache is off, since prompts repeat. Requests and answers are token ids; HTTP takes half a
-millisecond per request.
+Other options are the server's, without their dashes; ``draft`` and ``head`` make the draft model. Weights that aren't
+rounded, keys and values have the model's dtype. The prefix cache is off, since prompts repeat. Requests and answers are
+token ids; HTTP takes half a millisecond per request. Where texts may end, they end at the tokens that the file names.
 
 The first start converts the checkpoint with llama.cpp's own script, into ``build/llamacpp/``.
 """
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,7 @@ TextModel.get_vocab_base_pre = name
 convert_hf_to_gguf.main()
 """
 _NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+_BY_SCRIPT = {*_NAMES.values(), "q8_0"}  # other kinds are made by llama-quantize
 _MOST_TOKENS = 4096  # of a prompt and its answer
 _PATIENCE = 120  # seconds to load a model
 _ROWS = 64  # of the first pass
@@ -92,12 +96,16 @@ class Server:
 def load(arguments: Arguments) -> Server:
     given = {name: str(value) for name, value in arguments.options.items() if name != "schema"}
     name, threads = _NAMES[arguments.dtype], str(arguments.threads)
-    if draft := given.pop("draft", ""):
+    weights, draft, head = (given.pop(each, "") for each in ("weights", "draft", "head"))
+    if draft:
         given = {"spec-type": "draft-simple", "model-draft": str(converted(arguments.model, draft)), **given}
+    if head:
+        given = {"spec-type": "draft-eagle3", "model-draft": str(_converted_head(head, arguments.model, name)), **given}
+    if draft or head:
         given["threads-draft"] = given["threads-batch-draft"] = threads
     server = Server(
         {
-            "model": str(converted(arguments.model, name)),
+            "model": str(converted(arguments.model, weights or name)),
             "threads": threads,
             "threads-batch": threads,
             "cache-type-k": name,
@@ -126,7 +134,7 @@ def prepare(model: Server, arguments: Arguments) -> Decode:
                 "n_predict": max_new_tokens,
                 "temperature": 0.0,
                 "samplers": ["temperature"],
-                "ignore_eos": schema is None,
+                "ignore_eos": schema is None and not arguments.eos,
                 "cache_prompt": False,
                 "return_tokens": True,
                 **constraint,
@@ -139,7 +147,26 @@ def prepare(model: Server, arguments: Arguments) -> Decode:
 
 
 def converted(checkpoint: Path, kind: str) -> Path:
-    """The checkpoint as a GGUF file of ``f32``, ``bf16``, ``f16`` or ``q8_0``, converted if there is none."""
+    """The checkpoint as a GGUF file of ``f32``, ``bf16``, ``f16``, ``q8_0`` or ``q4_0``, converted if there is none."""
+    if kind in _BY_SCRIPT:
+        return _made(checkpoint, kind, lambda out: _script(checkpoint, kind, out))
+    whole = converted(checkpoint, "f32")
+    quantize = Path(_program()).with_name("llama-quantize")
+    return _made(checkpoint, kind, lambda out: [str(quantize), str(whole), str(out), kind])
+
+
+def _converted_head(folder: str, target: Path, kind: str) -> Path:
+    """A trained head's folder as a GGUF file, converted if there is none."""
+    head = Path(folder)
+    return _made(head, kind, lambda out: [*_script(head, kind, out), "--target-model-dir", str(target)])
+
+
+def _script(checkpoint: Path, kind: str, out: Path) -> list[str]:
+    return [sys.executable, "-c", _CONVERT, str(checkpoint), "--outtype", kind, "--outfile", str(out)]
+
+
+def _made(checkpoint: Path, kind: str, command: Callable[[Path], list[str]]) -> Path:
+    """The file that a command makes of a checkpoint, made if there is none."""
     files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
     key = hashlib.sha256(repr((checkpoint, files, kind)).encode()).hexdigest()[:16]
     made = _CONVERTED / f"{checkpoint.name}-{key}.gguf"
@@ -147,12 +174,7 @@ def converted(checkpoint: Path, kind: str) -> Path:
         _CONVERTED.mkdir(parents=True, exist_ok=True)
         unfinished = made.with_suffix(".unfinished")
         sources = next(Path(sys.prefix).glob(_SOURCES))
-        subprocess.run(
-            [sys.executable, "-c", _CONVERT, str(checkpoint), "--outtype", kind, "--outfile", str(unfinished)],
-            cwd=sources,
-            check=True,
-            stdout=sys.stderr,
-        )
+        subprocess.run(command(unfinished), cwd=sources, check=True, stdout=sys.stderr)
         unfinished.rename(made)
     return made
 

@@ -29,6 +29,10 @@ class Memory:
         """The peak so far over the loaded model."""
         return None if self._base is None else max(0, resident_bytes("VmHWM", self._process) - self._base)
 
+    def total_bytes(self) -> int | None:
+        """The peak so far, with the model and all libraries."""
+        return None if self._base is None else resident_bytes("VmHWM", self._process)
+
 
 def resident_bytes(name: str, process: Path = Path("/proc/self")) -> int:
     """``VmRSS`` (current) or ``VmHWM`` (peak since the last reset)."""

@@ -24,12 +24,13 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup that all contenders share, and the peers' own Pythons."""
+    """The setup that all contenders share, and the peers' own Pythons; tokens of ``eos`` end a text."""
 
     model: Path
     dtype: str
     threads: int
     pythons: Mapping[str, str]
+    eos: tuple[int, ...] = ()
 
 
 class Process:
@@ -49,6 +50,7 @@ class Process:
         python = setup.pythons.get(peer, sys.executable)
         command = [python, "-m", f"benchmarks.peers.{peer}", "--model", str(setup.model.resolve())]
         command += ["--dtype", setup.dtype, "--threads", str(setup.threads), "--method", method]
+        command += ["--eos", *map(str, setup.eos)] if setup.eos else []
         self.name = name
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - open as long as the process
         try:

@@ -2,7 +2,9 @@
 
     specdec:prompt_lookup:max_ngram=2,num_tokens=10      a proposer's string, in fast numerics like the peers
     specdec:lookahead:N=5,W=7,G=7+numerics=exact         options of ``Generator`` follow a plus sign
+    specdec:auto+eagle3:head=FOLDER+numerics=exact       as do further strategies
     specdec:auto+schema=order.json                       texts under a JSON schema
+    specdec:auto+backend=openvino:weights=int8           on OpenVINO, with rounded weights
     specdec                                              plain decoding
 
 Prompts repeat, so strategies forget what they have learnt when a prompt comes again: before each round over them. On
@@ -21,7 +23,7 @@ _ROWS = 64  # of the first pass
 
 
 def load(arguments: Arguments) -> Any:
-    if not _chosen(arguments)[1].get("backend", "").startswith("openvino"):
+    if not chosen_of(arguments)[1].get("backend", "").startswith("openvino"):
         return models.load(arguments.model, arguments.dtype)
     generator = _generator(str(arguments.model), arguments)
     if str(generator.shapes.dtype) != f"torch.{arguments.dtype}":
@@ -30,24 +32,26 @@ def load(arguments: Arguments) -> Any:
     return generator
 
 
-def _chosen(arguments: Arguments) -> tuple[str, dict[str, Any], Any]:
+def chosen_of(arguments: Arguments) -> tuple[str, dict[str, Any], Any]:
     """The proposer, the generator's options and the schema."""
-    proposer, _, rest = models.with_drafter(arguments.method).partition("+")
-    chosen = options(rest.replace("+", ","))
+    parts = models.with_drafter(arguments.method).split("+")
+    given = [part for part in parts if ":" not in part.partition("=")[0] and "=" in part]
+    chosen = options(",".join(given))
     schema = schema_of(chosen)
+    proposer = "+".join(part for part in parts if part not in given)
     return proposer or "autoregressive", {"numerics": "fast", **chosen}, schema
 
 
 def _generator(model: Any, arguments: Arguments) -> Generator:
-    proposer, chosen, _ = _chosen(arguments)
+    proposer, chosen, _ = chosen_of(arguments)
     return Generator(model, proposer=proposer, **chosen)
 
 
 def prepare(model: Any, arguments: Arguments) -> Decode:
     generator = model if isinstance(model, Generator) else _generator(model, arguments)
 
-    schema = _chosen(arguments)[2]
-    ending = {"eos_token_id": ()} if schema is None else {"constraint": JsonSchema(schema)}
+    schema = chosen_of(arguments)[2]
+    ending = {"eos_token_id": tuple(arguments.eos)} if schema is None else {"constraint": JsonSchema(schema)}
     seen = set[tuple[int, ...]]()
 
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:

@@ -39,6 +39,8 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
         assistant = models.load(Path(folder), arguments.dtype)
         assistant.generation_config.update(**extra)
         extra = {"assistant_model": assistant}
+    if arguments.eos:
+        extra["eos_token_id"] = arguments.eos
     counter = _Counter(model)
 
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:

@@ -3,6 +3,7 @@
     vllm                                                            plain decoding
     vllm:method=ngram,num_speculative_tokens=10,prompt_lookup_max=2,prompt_lookup_min=1
     vllm:method=suffix
+    vllm:method=eagle3,model=FOLDER,num_speculative_tokens=3        a trained head
     vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16     specdec's drafts
 
     vllm:schema=order.json                                          texts under a JSON schema
@@ -62,6 +63,7 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
             temperature=0.0,
             max_tokens=max_new_tokens,
             ignore_eos=schema is None,
+            stop_token_ids=arguments.eos,
             detokenize=False,
             structured_outputs=constraint,
         )

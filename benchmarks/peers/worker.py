@@ -2,13 +2,14 @@
 
     first, once all is loaded   -> {"versions": "torch 2.13.0, …"}
     {"prompt": [5, 9], "max_new_tokens": 3} -> {"tokens": [7, 7, 2], "seconds": 0.1, "steps": 3, "phases": null,
-                                                "peak_bytes": 1048576}
+                                                "peak_bytes": 1048576, "total_bytes": 9437184}
 
 ``seconds`` covers decoding alone; ``steps`` are forward passes, the prompt's included, or null; ``phases`` are seconds
-by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null. Decoding is greedy, and end-of-text
-ids are off, so that all contenders write the same number of tokens; but with a method's option ``schema``, the file of
-a JSON schema, a text ends where it is complete. A worker that fails ends, with the reason on standard error. It needs
-only torch and its own library, in that library's environment.
+by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null, and ``total_bytes`` all of the
+process's. Decoding is greedy. Without ``--eos`` nothing ends a text, so that all contenders write the same number of
+tokens; but with a method's option ``schema``, the file of a JSON schema, a text ends where it is complete. A worker
+that fails ends, with the reason on standard error. It needs only torch and its own library, in that library's
+environment.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,12 +33,16 @@ from benchmarks.peers.memory import Memory
 
 @dataclass
 class Arguments:
-    """The arguments of a worker; ``method`` follows the peer's name in a contender's name."""
+    """The arguments of a worker; ``method`` follows the peer's name in a contender's name.
+
+    ``eos`` are the tokens that end a text, none by default.
+    """
 
     model: Path
     dtype: str
     threads: int
     method: str
+    eos: list[int] = field(default_factory=list)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -94,6 +99,7 @@ def serve(
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--method", default="", help="what to decode with, by the worker's own rules")
+    parser.add_argument("--eos", type=int, nargs="*", default=[], help="tokens that end a text")
     arguments = Arguments(**vars(parser.parse_args()))
     end_with_parent()
     replies = _take_output()
@@ -107,7 +113,8 @@ def serve(
         began = time.perf_counter()
         decoded = decode(request["prompt"], request["max_new_tokens"])
         seconds = time.perf_counter() - began
-        _send(replies, {**vars(decoded), "seconds": seconds, "peak_bytes": memory.peak_bytes()})
+        peaks = {"peak_bytes": memory.peak_bytes(), "total_bytes": memory.total_bytes()}
+        _send(replies, {**vars(decoded), "seconds": seconds, **peaks})
 
 
 def end_with_parent() -> None:

@@ -5,18 +5,21 @@
 
 A contender is PEER or PEER:METHOD; the peer's file in ``benchmarks/peers/`` lists its methods. By default all peers
 with an environment of ``python -m benchmarks environments`` take part. Each contender holds its own copy of the model.
-Plain ``transformers`` is the baseline and always runs. Decoding is greedy, without an end of text, after a warm-up, one
-contender at a time while the other processes are stopped, in random order for each prompt and repeat.
+``--ladder model``, or ``int8`` or ``int4`` for rounded weights, selects the fastest ways of each engine instead. Plain
+``transformers`` is the baseline and always runs. Decoding is greedy, without an end of text unless ``--end-of-text`` is
+given, after a warm-up, one contender at a time while the other processes are stopped, in random order for each prompt
+and repeat.
 
 The table has the median speed over repeats; the speed over the baseline, median [quartiles], by repeat and by prompt;
-acceptance and step time; and peak memory over the loaded model. ``--over`` adds the speed over another contender. If
-prompts have categories, a second table has the speed over the baseline by category. Texts of contenders with the option
-``schema`` are validated. ``--out`` names a JSON file with every run and a Markdown file. The exit code is 1 if a
-contender failed.
+acceptance and step time; and peak memory, over the loaded model and with it. ``--over`` adds the speed over another
+contender. If prompts have categories, a second table has the speed over the baseline by category. Texts of contenders
+with the option ``schema`` are validated. ``--out`` names a JSON file with every run and a Markdown file. The exit code
+is 1 if a contender failed.
 """
 
 import argparse
 import gc
+import json
 import statistics
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +37,7 @@ from benchmarks.peers.models import load
 from benchmarks.peers.process import Setup
 from benchmarks.prompts import add_prompt_options, encoded_prompts
 from benchmarks.report import command, write
+from benchmarks.speed.contenders import BASELINE, contenders, ladder
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import category_table, cost_table, phase_table, speed_table
 from benchmarks.validity import validity_table
@@ -41,43 +45,7 @@ from specdec import Generator
 from specdec.costs import Costs
 from specdec.probes.costs import measure_costs
 
-BASELINE = "transformers"
 COST_REPEATS = 5  # of each number of nodes
-HERE = (
-    "transformers:prompt_lookup_num_tokens=10,max_matching_ngram_size=2",
-    "transformers:prompt_lookup_num_tokens=3,max_matching_ngram_size=2",
-    "transformers:assistant=demo_drafter,num_assistant_tokens=5,assistant_confidence_threshold=0.4",
-    "specdec:autoregressive",
-    "specdec:autoregressive+numerics=exact",
-    "specdec:auto",
-    "specdec:prompt_lookup:max_ngram=2,num_tokens=10,prefer=first",
-    "specdec:prompt_lookup:max_ngram=2,num_tokens=3",
-    "specdec:prompt_lookup:max_ngram=2,num_tokens=3+numerics=exact",
-    "specdec:lookahead:N=5,W=7,G=7",
-    "specdec:draft_model:model=demo_drafter,num_tokens=5,confidence=0.4",
-)
-ELSEWHERE = {  # these run where an environment is given, or was made
-    "specdec": ("specdec:autoregressive+backend=openvino", "specdec:auto+backend=openvino"),
-    "lade": ("lade:N=5,W=7,G=7",),
-    "vllm": (
-        "vllm",
-        "vllm:method=ngram,num_speculative_tokens=10,prompt_lookup_max=2,prompt_lookup_min=1",
-        "vllm:method=suffix",
-        "vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16",
-    ),
-    "openvino": (
-        "openvino",
-        "openvino:prompt_lookup=5,max_ngram_size=3",
-        "openvino:precision=default",
-        "openvino:prompt_lookup=5,max_ngram_size=3,precision=default",
-    ),
-}
-
-
-def contenders(given: list[str] | None, pythons: dict[str, str]) -> list[str]:
-    """The selected contenders, or all with an environment; the baseline first."""
-    default = [*HERE, *(name for peer in pythons for name in ELSEWHERE.get(peer, ()))]
-    return list(dict.fromkeys([BASELINE, *(default if given is None else given)]))
 
 
 def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | None]:
@@ -87,6 +55,20 @@ def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | N
         return description(model), None
     target = Generator(model, proposer="autoregressive", numerics="fast").open_target()
     return description(model), measure_costs(target, repeats=COST_REPEATS)
+
+
+def ends_of_text(folder: Path, tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that end a text, as the checkpoint's generation config has them, or else its tokenizer.
+
+    Raises:
+        SystemExit: if neither has any.
+    """
+    path = folder / "generation_config.json"
+    known = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.exists() else None
+    known = tokenizer.eos_token_id if known is None else known
+    if known is None:
+        raise SystemExit(f"{folder.name} has no token that ends a text: leave --end-of-text out")
+    return tuple(known) if isinstance(known, list) else (known,)
 
 
 def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs | None) -> str:
@@ -130,6 +112,9 @@ def data(rows: list[Row], found: Measurement, costs: Costs | None, facts_of_run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", metavar="PEER[:METHOD]", help="may be given several times")
+    parser.add_argument("--ladder", choices=["model", "int8", "int4"], help="weights of the ladder's contenders")
+    parser.add_argument("--head", default="", metavar="FOLDER", help="a trained head, for the ladder")
+    parser.add_argument("--end-of-text", action="store_true", help="let a text end where the model ends it")
     parser.add_argument("--over", metavar="CONTENDER", help="one of them, to hold the speed of all against as well")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's own Python")
     add_model_options(parser)
@@ -141,7 +126,10 @@ def main() -> None:
     arguments = parser.parse_args()
     given = {peer: str(Path(path).absolute()) for peer, path in (pair.split("=", 1) for pair in arguments.python)}
     pythons = {**environments.pythons(), **given}
-    names = contenders(arguments.contender, pythons)
+    given_names = arguments.contender
+    if arguments.ladder:
+        given_names = ladder(arguments.ladder, arguments.head) + (given_names or [])
+    names = contenders(given_names, pythons)
     if arguments.over not in (None, *names):
         parser.error(f"--over {arguments.over} is none of the contenders: {', '.join(names)}")
     arguments.model = checkpoint(arguments)
@@ -149,7 +137,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     encoded = encoded_prompts(arguments, tokenizer)
     prompts, categories = [prompt.ids for prompt in encoded], [prompt.category for prompt in encoded]
-    setup = Setup(arguments.model, arguments.dtype, arguments.threads, pythons)
+    eos = ends_of_text(arguments.model, tokenizer) if arguments.end_of_text else ()
+    setup = Setup(arguments.model, arguments.dtype, arguments.threads, pythons, eos)
     try:
         described, costs = describe(arguments.model, arguments.dtype, arguments.costs)
         gc.collect()  # the model goes before the contenders come with theirs
@@ -157,7 +146,8 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     length = statistics.median(map(len, prompts))
-    what = f"prompts: {len(prompts)} (median length {length:g}), new tokens: {arguments.max_new_tokens}, "
+    limit = f"{'at most ' if eos else ''}{arguments.max_new_tokens}"
+    what = f"prompts: {len(prompts)} (median length {length:g}), new tokens: {limit}, "
     head = [f"`{command('compare')}`", facts(), described, what + f"repeats: {arguments.repeats}"]
     rows = summarize(found, BASELINE, categories, arguments.over)
     named = dict(zip(("command", "machine", "model", "prompts"), head, strict=True))

@@ -5,16 +5,20 @@ import os
 import stat
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import environments, interleaved
 from benchmarks.__main__ import measurements
 from benchmarks.interleaved import Measurement, Run, measure
+from benchmarks.peers import models, specdec, transformers
 from benchmarks.peers.process import PeerError, Process, Setup
-from benchmarks.peers.worker import options
+from benchmarks.peers.worker import Arguments, options
 from benchmarks.speed import compare
+from benchmarks.speed.contenders import contenders, ladder
 from benchmarks.summary import Spread, summarize
 from benchmarks.tables import category_table, speed_table
 
@@ -30,6 +34,9 @@ for number, line in enumerate(sys.stdin):
     reply = {{"tokens": request["prompt"][:1] * request["max_new_tokens"], "seconds": 0.5, "steps": 2}}
     print(json.dumps({{**reply, "phases": None, "peak_bytes": 7}}), flush=True)
 """
+
+
+_INT8 = "openvino:weights=int8"
 
 
 @pytest.fixture
@@ -60,7 +67,7 @@ def test_a_comparison_with_transformers_and_specdec(tmp_path, monkeypatch, capsy
     assert len(found["categories"]) == 2
     assert lookup["over_other"]["median"] == 1.0
     assert plain["by_category"] == dict.fromkeys(found["categories"], 1.0)
-    assert plain["peak_bytes"] > 0 or sys.platform != "linux"
+    assert plain["total_bytes"] > plain["peak_bytes"] > 0 or sys.platform != "linux"
     assert set(lookup["phases"]) == {"propose", "compile", "forward", "verify", "commit"}
     assert len(found["costs"]["seconds"]) == len(found["costs"]["sizes"])
     assert report.count("| `specdec:prompt_lookup` |") == 3  # speed, by category, phases
@@ -186,11 +193,53 @@ def test_without_its_baseline_a_contender_has_its_own_figures_alone():
 
 
 def test_contenders_of_other_environments_run_where_these_are_given():
-    assert compare.contenders(None, {})[0] == "transformers"
-    assert not any(name.startswith("vllm") for name in compare.contenders(None, {"lade": "python"}))
-    assert "lade:N=5,W=7,G=7" in compare.contenders(None, {"lade": "python"})
-    assert "openvino" in compare.contenders(None, {"openvino": "python"})
-    assert compare.contenders(["specdec", "transformers"], {}) == ["transformers", "specdec"]
+    assert contenders(None, {})[0] == "transformers"
+    assert not any(name.startswith("vllm") for name in contenders(None, {"lade": "python"}))
+    assert "lade:N=5,W=7,G=7" in contenders(None, {"lade": "python"})
+    assert "openvino" in contenders(None, {"openvino": "python"})
+    assert contenders(["specdec", "transformers"], {}) == ["transformers", "specdec"]
+
+
+def test_the_ladder_rounds_weights_in_every_engine_that_can_and_drafts_by_a_head_where_one_is_given():
+    plain, int4 = ladder("model"), ladder("int4", "folder")
+    assert {"transformers", "openvino", "llamacpp", "vllm", "vllm:method=suffix"} < {*plain}
+    assert not any("weights=" in name or "head" in name for name in plain)
+    rounded = [name for name in int4 if name != "transformers"]
+    assert all("weights=int4" in name or "weights=q4_0" in name for name in rounded)
+    assert [name for name in rounded if "folder" in name] == [
+        "specdec:auto+eagle3:head=folder+backend=openvino:weights=int4",
+        "llamacpp:head=folder,spec-draft-n-max=3,weights=q4_0,cache-type-k=f16,cache-type-v=f16",
+    ]
+    assert "vllm:method=eagle3,model=folder,num_speculative_tokens=3" in ladder("model", "folder")
+
+
+@pytest.mark.parametrize(
+    ("method", "proposer", "chosen"),
+    [
+        ("", "autoregressive", {}),
+        ("auto+numerics=exact", "auto", {"numerics": "exact"}),
+        ("prompt_lookup:max_ngram=2,num_tokens=3", "prompt_lookup:max_ngram=2,num_tokens=3", {}),
+        (
+            "auto+eagle3:head=f+backend=openvino:weights=int8",
+            "auto+eagle3:head=f",
+            {"backend": "openvino:weights=int8"},
+        ),
+        ("suffix+lookahead+weights=stock", "suffix+lookahead", {"weights": "stock"}),
+    ],
+)
+def test_a_method_of_specdec_is_a_strategy_and_options(method, proposer, chosen):
+    found = specdec.chosen_of(Arguments(Path(), "float32", 1, method))
+    assert found == (proposer, {"numerics": "fast", **chosen}, None)
+
+
+def test_texts_end_where_the_checkpoint_says_else_its_tokenizer(tmp_path):
+    tokenizer = SimpleNamespace(eos_token_id=7)
+    assert compare.ends_of_text(tmp_path, tokenizer) == (7,)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
+    assert compare.ends_of_text(tmp_path, tokenizer) == (2, 0)
+    (tmp_path / "generation_config.json").write_text("{}")
+    with pytest.raises(SystemExit, match="leave --end-of-text out"):
+        compare.ends_of_text(tmp_path, SimpleNamespace(eos_token_id=None))
 
 
 def test_options_are_numbers_words_and_truths():
@@ -216,3 +265,13 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_and_one_that_is_there
     with pytest.raises(SystemExit, match=r"environment of lade can't be made:\n.*no-such-package"):
         environments.make("lade", tmp_path)
     assert not (tmp_path / "lade").exists()
+
+
+def test_contenders_end_their_texts_at_the_same_token():
+    model, prompt = models.load(models.demo_folder("model"), "float32"), [5, 6, 7]
+    arguments = Arguments(Path(), "float32", 1, "")
+    whole = transformers.prepare(model, arguments)(prompt, 12).tokens
+    ended = replace(arguments, eos=[whole[4]])
+    assert len(whole) == 12
+    for peer in (transformers, specdec):
+        assert peer.prepare(model, ended)(prompt, 12).tokens == whole[: whole.index(whole[4]) + 1]

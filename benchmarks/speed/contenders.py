@@ -1,0 +1,65 @@
+"""Contenders that are compared by default, and those of the ladder: PEER or PEER:METHOD each."""
+
+BASELINE = "transformers"
+HERE = (
+    "transformers:prompt_lookup_num_tokens=10,max_matching_ngram_size=2",
+    "transformers:prompt_lookup_num_tokens=3,max_matching_ngram_size=2",
+    "transformers:assistant=demo_drafter,num_assistant_tokens=5,assistant_confidence_threshold=0.4",
+    "specdec:autoregressive",
+    "specdec:autoregressive+numerics=exact",
+    "specdec:auto",
+    "specdec:prompt_lookup:max_ngram=2,num_tokens=10,prefer=first",
+    "specdec:prompt_lookup:max_ngram=2,num_tokens=3",
+    "specdec:prompt_lookup:max_ngram=2,num_tokens=3+numerics=exact",
+    "specdec:lookahead:N=5,W=7,G=7",
+    "specdec:draft_model:model=demo_drafter,num_tokens=5,confidence=0.4",
+)
+ELSEWHERE = {  # these run where an environment is given, or was made
+    "specdec": ("specdec:autoregressive+backend=openvino", "specdec:auto+backend=openvino"),
+    "lade": ("lade:N=5,W=7,G=7",),
+    "vllm": (
+        "vllm",
+        "vllm:method=ngram,num_speculative_tokens=10,prompt_lookup_max=2,prompt_lookup_min=1",
+        "vllm:method=suffix",
+        "vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16",
+    ),
+    "openvino": (
+        "openvino",
+        "openvino:prompt_lookup=5,max_ngram_size=3",
+        "openvino:precision=default",
+        "openvino:prompt_lookup=5,max_ngram_size=3,precision=default",
+    ),
+}
+
+
+_IN_LLAMA_CPP = {"int8": "q8_0", "int4": "q4_0"}
+_OWN_CACHE = "cache-type-k=f16,cache-type-v=f16"  # llama.cpp's default, and its fastest
+_NGRAMS = "spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5"
+
+
+def contenders(given: list[str] | None, pythons: dict[str, str]) -> list[str]:
+    """The selected contenders, or all with an environment; the baseline first."""
+    default = [*HERE, *(name for peer in pythons for name in ELSEWHERE.get(peer, ()))]
+    return list(dict.fromkeys([BASELINE, *(default if given is None else given)]))
+
+
+def ladder(weights: str, head: str = "") -> list[str]:
+    """The fastest ways to decode one model on a CPU, engine by engine, with rounded weights or without.
+
+    Args:
+        weights: ``model``, or ``int8`` or ``int4`` for engines that round weights.
+        head: folder of a trained head, for the engines that draft by one.
+    """
+    is_rounded = weights != "model"
+    ours = "+backend=openvino" + f":weights={weights}" * is_rounded
+    genai = f",weights={weights}" * is_rounded
+    llama = f",weights={_IN_LLAMA_CPP[weights]},{_OWN_CACHE}" if is_rounded else ""
+    names = ["specdec:autoregressive" + ours, "specdec:auto" + ours, f"specdec:auto{ours}+numerics=exact"]
+    names += ["openvino:" + genai[1:], f"openvino:prompt_lookup=5,max_ngram_size=3{genai}"]
+    names += [f"openvino:prompt_lookup=5,max_ngram_size=3{genai},precision=default"]
+    names += ["llamacpp:" + llama[1:], f"llamacpp:{_NGRAMS}{llama}"]
+    names += [] if is_rounded else ["vllm", "vllm:method=suffix"]
+    if head:
+        names += [f"specdec:auto+eagle3:head={head}{ours}", f"llamacpp:head={head},spec-draft-n-max=3{llama}"]
+        names += [] if is_rounded else [f"vllm:method=eagle3,model={head},num_speculative_tokens=3"]
+    return [BASELINE, *(name.removesuffix(":") for name in names)]
