@@ -1,11 +1,13 @@
-"""Start-up times: imports, answers of the command line, making a generator, the first token.
+"""Start-up times: imports, answers of the command line, making a generator, the first token; and memory.
 
     python -m benchmarks startup [--model smollm2] [--dtype bfloat16] [--backend openvino] [--repeats 5]
     python -m benchmarks startup --model smollm2 --only loaded generate decoding Generator( --busy
+    python -m benchmarks startup --model smollm2 --dtype float32 --only Generator(name --backend openvino:weights=int8
 
 Each figure is a process of its own, and compared processes alternate. Medians, minimum and maximum. A first start has
-an empty cache folder; a later start finds the results of the first. ``--busy`` keeps two threads of one other process
-computing meanwhile.
+an empty cache folder; a later start finds the results of the first. For generators made by name, the process's peak
+memory until then is reported too, the largest over the repeats, on Linux. ``--busy`` keeps two threads of one other
+process computing meanwhile.
 """
 
 import argparse
@@ -50,6 +52,8 @@ from specdec import Generator
 began = time.perf_counter()
 generator = Generator({folder!r}, dtype={dtype!r}, backend={backend!r})
 print(time.perf_counter() - began)
+from benchmarks.peers.memory import resident_bytes
+print(resident_bytes("VmHWM") / 2**20)
 """
 DECODE = """
 import torch
@@ -73,17 +77,21 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A process, and when its clock stops: at exit, at the first byte of output, or at the time that it prints."""
+    """A process, and when its clock stops: at exit, at the first byte of output, or at the time that it prints.
+
+    It may print its peak memory in MiB after the time.
+    """
 
     command: list[str]
     stops: Literal["at exit", "at first byte", "as printed"] = "at exit"
     is_first: bool = False  # with an empty cache folder
 
-    def seconds(self) -> float:
+    def figures(self) -> list[float]:
+        """The seconds, and the peak memory in MiB if it is printed."""
         with tempfile.TemporaryDirectory() as folder:
             return self._run({**os.environ, "XDG_CACHE_HOME": folder} if self.is_first else None)
 
-    def _run(self, environment: dict[str, str] | None) -> float:
+    def _run(self, environment: dict[str, str] | None) -> list[float]:
         began = time.perf_counter()
         process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
         assert process.stdout is not None
@@ -92,8 +100,8 @@ class Contender:
         printed = first + process.stdout.read()
         process.wait()
         if self.stops == "as printed":
-            return float(printed)
-        return until_first_byte if self.stops == "at first byte" else time.perf_counter() - began
+            return [*map(float, printed.split())]
+        return [until_first_byte if self.stops == "at first byte" else time.perf_counter() - began]
 
 
 @contextmanager
@@ -136,15 +144,19 @@ def main() -> int:
         "Generator(name), which loads it": Contender([*python, OPEN.format(**given)], "as printed"),
         "Generator(name), first start": Contender([*python, OPEN.format(**given)], "as printed", is_first=True),
     }
-    taken: dict[str, list[float]] = {name: [] for name in contenders if any(text in name for text in arguments.only)}
+    taken: dict[str, list[list[float]]] = {
+        name: [] for name in contenders if any(text in name for text in arguments.only)
+    }
     with busy_neighbour() if arguments.busy else nullcontext():
         for _ in range(arguments.repeats):
-            for name, seconds in taken.items():
-                seconds.append(contenders[name].seconds())
+            for name, figures in taken.items():
+                figures.append(contenders[name].figures())
     print(f"{facts()}; {arguments.model or 'the built-in model'}, {arguments.dtype}, {arguments.threads} threads\n")
-    print("| | seconds | minimum to maximum |\n|---|---|---|")
-    for name, seconds in taken.items():
-        print(f"| {name} | {median(seconds):.2f} | {min(seconds):.2f} to {max(seconds):.2f} |")
+    print("| | seconds | minimum to maximum | peak MiB |\n|---|---|---|---|")
+    for name, figures in taken.items():
+        seconds, *peaks = zip(*figures, strict=True)
+        peak = f"{max(peaks[0]):.0f}" if peaks else "–"
+        print(f"| {name} | {median(seconds):.2f} | {min(seconds):.2f} to {max(seconds):.2f} | {peak} |")
     return 0
 
 
