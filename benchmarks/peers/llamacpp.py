@@ -103,6 +103,7 @@ def load(arguments: Arguments) -> Server:
         given = {"spec-type": "draft-eagle3", "model-draft": str(_converted_head(head, arguments.model, name)), **given}
     if draft or head:
         given["threads-draft"] = given["threads-batch-draft"] = threads
+        given = {"poll": "0", "spec-draft-poll": "0", **given}  # each model has threads, which poll on the same cores
     server = Server(
         {
             "model": str(converted(arguments.model, weights or name)),
