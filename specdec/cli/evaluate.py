@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON"
 
 @dataclass(frozen=True, slots=True)
 class Runs(OptionGroup):
-    """How each strategy decodes each prompt."""
+    """The settings of a comparison's runs."""
 
     max_new_tokens: NewTokens = 64
     temperature: Annotated[

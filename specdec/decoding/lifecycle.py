@@ -39,7 +39,7 @@ def _may_reuse(request: RequestState) -> bool:
 
 
 def retention_of(request: RequestState) -> Retention | None:
-    """What contexts and the prefix cache may retain of a request's drafter; None unless its strategy reads prompts."""
+    """Return the function by which caches retain a drafter's state; None unless its strategy reads prompts."""
     strategy, drafter = request.plan.strategy, request.drafter
     if drafter is None or not strategy.reads_prompts:
         return None

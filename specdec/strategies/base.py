@@ -220,7 +220,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a proposer may use of the generator that it is bound to.
+    """The target's model, tokenizer and costs, passed to a proposer's ``bind``.
 
     Attributes:
         model, tokenizer: the target's; the tokenizer may be None.
@@ -298,7 +298,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a drafter may use of its request.
+    """One request as its drafter sees it: the text so far, settings and constraint; passed to ``start``.
 
     Attributes:
         tokens: a live view of prompt and committed tokens; the last one is the root of the next tree.
