@@ -480,6 +480,14 @@ class Engine:
         """Release the engine's resources."""
 
 
+def started(engine: Engine, request: Request) -> Drafter:
+    """Return an engine's drafter for a request; raise TypeError if what it returns isn't a drafter."""
+    drafter: object = engine.start(request)
+    if not isinstance(drafter, Drafter):
+        raise TypeError(f"start returned {drafter!r}, which isn't a Drafter")
+    return drafter
+
+
 class BatchDrafter(Drafter):
     """A drafter whose engine drafts for all its requests together, in its own ``propose_many``."""
 
