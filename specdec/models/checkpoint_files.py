@@ -6,6 +6,11 @@ from pathlib import Path
 from specdec.models.gguf_file import is_gguf
 
 GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
+# Names that only the command line has.
+_IN_PYTHON = {
+    "demo": "In Python, specdec.demo.load() returns the built-in model and its tokenizer",
+    "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded",
+}
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -14,6 +19,8 @@ def remedy_for_files(name: str) -> str:
 
     Called after an error. Only the headers of weight files are read.
     """
+    if name in _IN_PYTHON:
+        return _IN_PYTHON[name]
     folder = Path(name)
     files = sorted(folder.glob("*")) if folder.is_dir() else []
     if gguf := [file for file in files if is_gguf(file.name)]:

@@ -157,7 +157,7 @@ def must_be_cached(name: str) -> bool:
             return True
         raise ModelError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
-            f"reached ({in_one_line(error)}). {GIVE_A_MODEL}"
+            f"reached ({in_one_line(error)}). {remedy_for_files(name)}"
         ) from error
     return False
 
