@@ -18,6 +18,8 @@ from specdec import (
     Generator,
     ModelError,
     PluginError,
+    PromptLookupProposer,
+    Proposer,
     Request,
     RequestError,
     ToyModel,
@@ -25,6 +27,7 @@ from specdec import (
 from specdec.decoding import step as step_module
 from specdec.errors import NumericsError
 from specdec.record import Outcome, StepRecord
+from specdec.strategies.merging.merged import MergedProposer
 from tests.support import families
 from tests.support.scripted import Scripted
 
@@ -225,6 +228,20 @@ def test_an_engine_that_fails_fails_its_requests_by_name(engine: type[Engine], f
     results = generator.generate(PROMPTS[:2], **SETTINGS)
     assert [re.sub(r"line \d+\)$", "line N)", str(result.error)) for result in results] == [fault, fault]
     assert all(isinstance(result.error, PluginError) for result in results)
+
+
+class _Absent(Proposer):
+    def start(self, request: Request) -> Any:
+        return None
+
+
+def test_a_strategy_that_starts_no_drafter_is_named() -> None:
+    fault = "failed with TypeError: start returned None, which isn't a Drafter"
+    with pytest.raises(PluginError, match=f"^proposer _Absent {fault}$"):
+        Generator(toy(), proposer=_Absent()).generate([3, 1], **SETTINGS)
+    merged = MergedProposer(proposers=(_Absent(), PromptLookupProposer()))
+    result = Generator(toy(), proposer=merged).generate([3, 1], **SETTINGS)
+    assert any(note.startswith("drafting goes on without ") and fault in note for note in result.notes)
 
 
 def test_a_logits_processor_that_raises_for_one_request_fails_it_alone() -> None:

@@ -1,4 +1,4 @@
-"""The cache of models with recurrent or convolutional layers: states at checkpoints beside keys and values."""
+"""The cache of models with recurrent or convolutional layers: states at checkpoints, keys and values."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

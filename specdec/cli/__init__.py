@@ -4,6 +4,7 @@ import errno
 import functools
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
 from specdec.cli.training import train
 from specdec.cli.tuning import tune
-from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
+from specdec.errors import SpecdecError, in_one_line, is_out_of_memory, nearest
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,6 +89,17 @@ _MEANT = {
     "--engine": "--backend",
     "--max-tokens": "--max-new-tokens",
 }
+# Names of commands that a newcomer may try.
+_MEANT_COMMANDS = {
+    "strategies": "plugins",
+    "proposers": "plugins",
+    "list": "plugins",
+    "bench": "compare",
+    "benchmark": "compare",
+    "complete": "generate",
+    "run": "generate",
+}
+_NO_COMMAND = re.compile(r"No such command '([^']*)'\.$")
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 
@@ -123,16 +135,23 @@ def _run() -> None:
         if (option := getattr(error, "option_name", "")) in _MEANT:
             vars(error)["possibilities"] = [_MEANT[option]]
         show()
-        if _has_unquoted_prompt(error):
-            typer.echo("Put the prompt in quotes: a prompt is one argument.", err=True)
+        if hint := _hint(error):
+            typer.echo(hint, err=True)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code or 0)
 
 
-def _has_unquoted_prompt(error: Exception) -> bool:
-    """True for a usage error that is due to a prompt of several words without quotes."""
+def _hint(error: Exception) -> str:
+    """Return a remedy that the argument parser doesn't add to a usage error, or ""."""
     parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
-    return "unexpected extra argument" in str(error) and any(each.name == "prompt" for each in parameters)
+    if "unexpected extra argument" in str(error) and any(each.name == "prompt" for each in parameters):
+        return "Put the prompt in quotes: a prompt is one argument."
+    if unknown := _NO_COMMAND.search(str(error)):  # without a suggestion by the parser
+        name = unknown[1]
+        commands = [each.__name__.replace("_", "-") for each in _COMMANDS]
+        meant = _MEANT_COMMANDS.get(name) or next(iter(nearest(name, commands)), "")
+        return f"Did you mean '{meant}'?" if meant else f"Commands: {', '.join(commands)}"
+    return ""
 
 
 def _show_warning(

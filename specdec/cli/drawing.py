@@ -61,7 +61,7 @@ def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
 
 
 def _row(picture: "MaskPicture", node: int, shown: list[int], gap: int, cell: int) -> Text:
-    """What a node sees: the prefix, and each node shown."""
+    """Return a node's row of the mask: its view of the prefix, and of each node shown."""
     row = Text.assemble((_share(picture.prefix[node]) * 2, _STYLES["prefix"]), " ")
     for column, other in enumerate(shown):
         row.append(" " if column == gap else "")

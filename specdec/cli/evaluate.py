@@ -27,7 +27,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import measured, status
 from specdec.cli.prompt_set import BUILT_IN, PromptSet
-from specdec.cli.tables import category_tables, speed_table, step_table, told_texts
+from specdec.cli.tables import category_tables, identity_lines, speed_table, step_table
 from specdec.errors import RequestError
 from specdec.machine.extras import needs
 
@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON"
 
 @dataclass(frozen=True, slots=True)
 class Runs(OptionGroup):
-    """How each strategy decodes each prompt."""
+    """The settings of a comparison's runs."""
 
     max_new_tokens: NewTokens = 64
     temperature: Annotated[
@@ -213,8 +213,8 @@ def _print(comparison: "Comparison", tokenizer: Any) -> None:
         console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures so far."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
-    told = (*told_texts(comparison, tokenizer), numerics_used(comparison), warm_strategies(comparison))
-    for line in filter(None, (verdict(comparison), *stopped, *told)):
+    remarks = (*identity_lines(comparison, tokenizer), numerics_used(comparison), warm_strategies(comparison))
+    for line in filter(None, (verdict(comparison), *stopped, *remarks)):
         console.print(line, soft_wrap=True)
 
 

@@ -61,7 +61,7 @@ class Loads(OptionGroup):
 
 @dataclass(frozen=True, slots=True)
 class Bodies(OptionGroup):
-    """What requests ask for."""
+    """The model and the settings in all requests of a load test."""
 
     model: Annotated[
         str | None, typer.Option(help="the model's name (default: the server's first)", show_default=False)

@@ -200,7 +200,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RequestError(f"{path} can't be written: {error}") from error
+        raise RequestError(f"{path} can't be written: {error.strerror}") from error
 
 
 def use_threads(count: int | None) -> None:

@@ -25,6 +25,7 @@ from specdec.errors import RequestError
 from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
+    from specdec.generator import Generator
     from specdec.serving.options import ServerOptions
 
 _LOOPBACK = "127.0.0.1", "localhost", "::1"
@@ -33,7 +34,7 @@ _MOST_CONNECTING = 2048
 
 @dataclass(frozen=True, slots=True)
 class Access(OptionGroup):
-    """Where a server listens, and who may use it."""
+    """The address of a server, its keys, and the origins and host names that it accepts."""
 
     host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0: all")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8000
@@ -90,6 +91,19 @@ class Limits(OptionGroup):
         connections_that_fit(self.max_connections)
 
 
+@dataclass(frozen=True, slots=True)
+class Logging(OptionGroup):
+    """The level of a server's log, and whether it contains texts."""
+
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info"
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="log prompts and answers")] = False
+
+    def check(self) -> None:
+        """Raise RequestError for an unknown level."""
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            raise RequestError(f"--log-level {self.log_level!r}: it must be debug, info, warning or error")
+
+
 @takes_model
 def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     choice: ModelChoice = USUAL,
@@ -108,8 +122,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         typer.Option(help="format of tool calls, e.g. hermes (default: the chat template's)", show_default=False),
     ] = None,
     limits: Limits = Limits(),
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="log prompts and answers")] = False,
+    logging: Logging = Logging(),
     threads: Threads = None,
 ) -> None:
     """Serve a model over HTTP, for OpenAI clients.
@@ -121,9 +134,8 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         check_request(proposer, verifier=verifier, **choice.stages, settings={})
         offered = _strategies(offer or ())
         access.check()
-        _check_level(log_level)
+        logging.check()
         _check_libraries()
-        from specdec.generator import Generator
         from specdec.serving import process as running
         from specdec.serving.tool_parsers.selection import check_tool_parser
 
@@ -132,19 +144,34 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         bound = running.bind(access.host, access.port)
         use_threads(threads)
         model, tokenizer = _loaded(choice, proposer, *offered.values())
-        options = _server_options(
-            name or PurePath(choice.model).name,
-            access,
-            limits,
-            offered=offered,
-            logs_prompts=log_prompts,
-            tool_parser=tool_parser,
-        )
+        name = name or PurePath(choice.model).name
+        options = _server_options(name, access, limits, logging, offered=offered, tool_parser=tool_parser)
     console = Console(stderr=True, highlight=False)
     if access.is_open:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
+    generator = _generator(model, tokenizer, proposer, verifier, choice, limits)
+    with refusing(), _doing("measuring passes and preparing strategies"):
+        server = running.prepared(generator, options, proposer)
+    bound.listen(_MOST_CONNECTING)  # from here on clients can connect
+    for note in server.notes:
+        console.print(note, style="dim", markup=False, soft_wrap=True)
+    address = access.address(bound.getsockname()[1])
+    console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
+    try:
+        fault = running.serve(server, bound, logging.log_level)
+    finally:
+        generator.close()
+    if fault:
+        raise RequestError(fault)
+
+
+def _generator(
+    model: Any, tokenizer: Any, proposer: str, verifier: str, choice: ModelChoice, limits: Limits
+) -> "Generator":
+    from specdec.generator import Generator
+
     with _doing("testing the model's passes on this machine"):
-        generator = Generator(
+        return Generator(
             model,
             tokenizer,
             proposer=proposer,
@@ -152,24 +179,6 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             max_cache_bytes=None if limits.cache_mb is None else limits.cache_mb << 20,
             **choice.stages,
         )
-    with refusing(), _doing("measuring passes and preparing strategies"):
-        server = running.prepared(generator, options, proposer)
-    bound.listen(_MOST_CONNECTING)  # from here on clients can connect
-    address = access.address(bound.getsockname()[1])
-    for note in server.notes:
-        console.print(note, style="dim", markup=False, soft_wrap=True)
-    console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
-    try:
-        fault = running.serve(server, bound, log_level)
-    finally:
-        generator.close()
-    if fault:
-        raise RequestError(fault)
-
-
-def _check_level(level: str) -> None:
-    if level not in {"debug", "info", "warning", "error"}:
-        raise RequestError(f"--log-level {level!r}: it must be debug, info, warning or error")
 
 
 def _check_libraries() -> None:
@@ -177,7 +186,7 @@ def _check_libraries() -> None:
         needs(module, "serve", "the server")
 
 
-def _server_options(name: str, access: Access, limits: Limits, **more: Any) -> "ServerOptions":
+def _server_options(name: str, access: Access, limits: Limits, logging: Logging, **more: Any) -> "ServerOptions":
     from specdec.serving.options import ServerOptions
 
     return ServerOptions(
@@ -193,6 +202,7 @@ def _server_options(name: str, access: Access, limits: Limits, **more: Any) -> "
         max_n=limits.max_n,
         max_prompt_tokens=limits.max_prompt_tokens,
         timeout=limits.timeout,
+        logs_prompts=logging.log_prompts,
         **more,
     )
 

@@ -190,7 +190,7 @@ def _write_json(traced: "Trace", path: Path) -> None:
     try:
         path.write_text(text + "\n", encoding="utf-8", errors="replace")
     except OSError as error:
-        raise RequestError(f"{path} can't be written: {error}") from error
+        raise RequestError(f"{path} can't be written: {error.strerror}") from error
 
 
 def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:

@@ -95,7 +95,7 @@ def _upright_or_turned(
     return turned
 
 
-def told_texts(comparison: "Comparison", tokenizer: Any) -> Iterator[Text]:
+def identity_lines(comparison: "Comparison", tokenizer: Any) -> Iterator[Text]:
     """Return lines on whether texts are the same: possible defects in red, numeric ties in yellow."""
     from specdec.comparison.sentences import differences, identity
 

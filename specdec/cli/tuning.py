@@ -21,7 +21,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.cli.prompt_set import BUILT_IN, PromptSet
-from specdec.cli.tables import speed_table, told_texts
+from specdec.cli.tables import identity_lines, speed_table
 from specdec.errors import RequestError, plural
 from specdec.machine.extras import needs
 
@@ -86,7 +86,7 @@ def _print(tuning: "Tuning", tokenizer: Any) -> None:
     console.print(_trial_table(tuning))
     console.print()
     console.print(speed_table(tuning.comparison))
-    for line in (numerics_used(tuning.comparison), *told_texts(tuning.comparison, tokenizer)):
+    for line in (numerics_used(tuning.comparison), *identity_lines(tuning.comparison, tokenizer)):
         console.print(line, soft_wrap=True)
     console.print()
     failed = [f"error: {tuning.comparison.failure}"] if tuning.comparison.failure is not None else []

@@ -56,8 +56,10 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"prompts {path}: {error}") from error
+    except OSError as error:
+        raise RequestError(f"prompts {path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"prompts {path}: the file is not UTF-8 text: convert it first") from error
     found: list[EvaluationPrompt] = []
     faults: list[str] = []
     for number, line in enumerate(lines, start=1):

@@ -100,7 +100,7 @@ def write_report(
     try:
         path.write_text(page, encoding="utf-8", errors="replace")  # a token may be half a character
     except OSError as error:
-        raise RequestError(f"report {path}: {error}") from error
+        raise RequestError(f"report {path} can't be written: {error.strerror}") from error
 
 
 def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Costs | None) -> dict[str, Any]:

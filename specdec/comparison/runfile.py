@@ -28,7 +28,7 @@ class RunFile:
             fresh.replace(path)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise RequestError(f"run file {path}: {error}") from error
+            raise RequestError(f"run file {path} can't be written: {error.strerror}") from error
 
     def add(self, run: Run) -> None:
         """Append a run and flush."""
@@ -55,8 +55,10 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"run file {path}: {error}") from error
+    except OSError as error:
+        raise RequestError(f"run file {path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{path} is not a run file: it is not UTF-8 text") from error
     try:
         plan = Plan.model_validate_json(lines[0] if lines else "")
     except ValidationError:

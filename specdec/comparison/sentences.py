@@ -35,7 +35,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _undecided(comparison: Comparison) -> str:
-    """How fast the first strategy is if the next one may be as fast."""
+    """Return the verdict if the fastest strategy isn't clearly faster than the next one."""
     rows, num_prompts = comparison.possible_winners, len(comparison.prompts)
     first, baseline = rows[0], comparison.plan.baseline
     if num_prompts < FEWEST_PROMPTS:
@@ -78,7 +78,7 @@ def found_by_search(tuning: "Tuning") -> list[str]:
 
 
 def identity(comparison: Comparison) -> str:
-    """Whether the texts are plain decoding's."""
+    """Return sentences on how many texts are plain decoding's, and which texts were not compared."""
     plan = comparison.plan
     others = [name for name in plan.strategies if name not in plan.plain]
     num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
@@ -93,7 +93,7 @@ def identity(comparison: Comparison) -> str:
 
 
 def _same_or_not(num_texts: int, num_ties: int, num_wrong: int) -> list[str]:
-    """How many texts are plain decoding's, how many differ by numeric ties, and how many don't."""
+    """Return sentences with the numbers of texts that are plain decoding's, differ by numeric ties, or are wrong."""
     ties = (
         f"{num_ties} {'differs by a numeric tie' if num_ties == 1 else 'differ by numeric ties'}: rounding, no defect."
     )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
-from specdec.decoding.cleanup import CleanedText, cleans_up
-from specdec.decoding.incremental import INCOMPLETE, Decode, IncrementalText, TextSource, num_common
+from specdec.decoding.incremental_text import INCOMPLETE, Decode, IncrementalText, TextSource, num_common
+from specdec.decoding.whitespace_cleanup import CleanedText, cleans_up
 from specdec.settings import Settings
 
 

@@ -6,7 +6,7 @@ from specdec.decoding.contexts import Contexts
 from specdec.decoding.failures import blame_backend, blame_proposer
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.retention import Retention
-from specdec.strategies.base import Retained
+from specdec.strategies.base import Retained, started
 from specdec.target import Target
 
 
@@ -28,7 +28,7 @@ def begin(request: RequestState, target: Target, contexts: Contexts) -> None:
         return
     strategy = request.plan.strategy
     with blame_proposer(strategy, [request]):
-        request.drafter = strategy.engine.start(request.for_drafter(target.shapes.vocab_size))
+        request.drafter = started(strategy.engine, request.for_drafter(target.shapes.vocab_size))
 
 
 def _may_reuse(request: RequestState) -> bool:
@@ -39,7 +39,7 @@ def _may_reuse(request: RequestState) -> bool:
 
 
 def retention_of(request: RequestState) -> Retention | None:
-    """What contexts and the prefix cache may retain of a request's drafter; None unless its strategy reads prompts."""
+    """Return the function by which caches retain a drafter's state; None unless its strategy reads prompts."""
     strategy, drafter = request.plan.strategy, request.drafter
     if drafter is None or not strategy.reads_prompts:
         return None

@@ -1,4 +1,4 @@
-"""What a caller receives: a result for each request, and chunks of text while it is decoded."""
+"""Results of requests, and the chunks of text that a caller receives while a request is decoded."""
 
 from dataclasses import dataclass
 from typing import Any

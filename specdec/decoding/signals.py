@@ -62,7 +62,7 @@ def answers(
 
 
 def feedback_of(request: RequestState, tree: DraftTree, kept: Verdict, target: NodeDistributions) -> Feedback:
-    """What a request's drafter receives about a verified tree; ``kept`` is the committed part of the verdict."""
+    """Return the feedback on a verified tree for its drafter; ``kept`` is the committed part of the verdict."""
     signals = {
         (nodes, what): answers(what, select(nodes, tree, kept.path), target, request.plan.shows_draws)
         for nodes, what in request.plan.strategy.about_trees

@@ -14,7 +14,7 @@ import torch
 
 
 class Noise(NamedTuple):
-    """What is added to logits before candidates are chosen: ``logits * scale + noise``.
+    """Scale and noise of the logits from which candidates are chosen: ``logits * scale + noise``.
 
     Attributes:
         scale: (requests, 1, 1), in float32.

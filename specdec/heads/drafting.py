@@ -162,7 +162,7 @@ class TreeGrowth:
         self._visible = self._visible_at_first()
 
     def _visible_at_first(self) -> np.ndarray | None:
-        """Which slots each node to be fed may attend to; None for paths, whose nodes attend to all before them."""
+        """Return the mask of the nodes to be fed, by slot; None for paths, whose nodes attend to all before them."""
         if self.width == 1:
             return None
         visible = np.arange(self._cache.keys.shape[2]) < self.lengths[:, None]

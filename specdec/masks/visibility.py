@@ -1,4 +1,4 @@
-"""Which slots each node of a pass sees, as boolean arrays; the masks of all compilers follow from these."""
+"""Visibility of slots to the nodes of a pass, as boolean arrays; all compilers derive their masks from these."""
 
 from collections.abc import Sequence
 

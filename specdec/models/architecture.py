@@ -30,7 +30,7 @@ _FOREIGN = {
     "window_attention": "attention within separate windows in both directions, which isn't causal",
 }
 _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
-# Kinds of layers with a state, and the kind of attention beside it in the same layer.
+# Kinds of layers with a state, and the kind of attention in the same layer, if any.
 STATES = {"conv": "", "linear_attention": "", "hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
 RECURRENT = STATES.keys() - {"conv"}
 # Their selective scan ignores the cached state in passes over several tokens.

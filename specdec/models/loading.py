@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, in_one_line, nearest, plural
+from specdec.models.checkpoint_files import GIVE_A_MODEL, remedy_for_files
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 
 _SECONDS_TO_ANSWER = 5.0
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _MOST_OF_A_REASON = 300
-_REMEDY = "Give a folder with safetensors weights, or a hub name"
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
@@ -116,7 +116,7 @@ def checked_name(name: str) -> str:
         ModelError: if it is empty, or a path that is neither a folder nor a GGUF file that can be read.
     """
     if not name:
-        raise ModelError(f"the model's name is empty. {_REMEDY}")
+        raise ModelError(f"the model's name is empty. {GIVE_A_MODEL}")
     name = os.path.expanduser(name)
     path = Path(name)
     if is_gguf(name):
@@ -129,7 +129,7 @@ def checked_name(name: str) -> str:
         )
     is_a_path = name.startswith((".", "/")) or name.count("/") > 1  # hubs name owner/model
     if is_a_path and not path.is_dir():
-        raise ModelError(f"can't load {name!r}: there is no such folder. {_REMEDY}")
+        raise ModelError(f"can't load {name!r}: there is no such folder. {GIVE_A_MODEL}")
     return name
 
 
@@ -157,7 +157,7 @@ def must_be_cached(name: str) -> bool:
             return True
         raise ModelError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
-            f"reached ({in_one_line(error)}). {_REMEDY}"
+            f"reached ({in_one_line(error)}). {remedy_for_files(name)}"
         ) from error
     return False
 
@@ -197,7 +197,7 @@ def load_pretrained(
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
-        raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {_remedy(name)}") from error
+        raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {remedy_for_files(name)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would continue with random numbers instead
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])
@@ -265,19 +265,6 @@ def _moved(model: Any, name: str, device: str) -> Any:
 
 def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def _remedy(name: str) -> str:
-    """Return what to give instead of a name that couldn't be loaded, such as a GGUF file in the folder."""
-    files = sorted(Path(name).glob("*")) if Path(name).is_dir() else []
-    if gguf := [file for file in files if is_gguf(file.name)]:
-        return f"It has a GGUF file: give {str(gguf[0])!r}"
-    if any(file.name == "openvino_model.xml" for file in files):
-        missing = "" if find_spec("specdec_openvino") else "install the package specdec-openvino, and "
-        return f"It has an OpenVINO export: {missing}use backend='openvino'"
-    if any(file.suffix == ".onnx" for file in files):
-        return "It has an ONNX export, which specdec doesn't read: give the checkpoint that it was exported from"
-    return _REMEDY
 
 
 def _is_adapter(folder: Path) -> bool:

@@ -121,7 +121,7 @@ def save(picture: MaskPicture, path: Path) -> None:
         try:
             figure.savefig(path, dpi=160, metadata=metadata)
         except OSError as error:
-            raise RequestError(f"{path} can't be written: {error}") from error
+            raise RequestError(f"{path} can't be written: {error.strerror}") from error
 
 
 def draw(picture: MaskPicture) -> Any:

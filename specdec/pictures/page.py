@@ -32,4 +32,4 @@ def save_page(trace: Trace, path: Path) -> None:
     try:
         path.write_text(page, encoding="utf-8", errors="replace")  # an argument's text may be half a character
     except OSError as error:
-        raise RequestError(f"{path} can't be written: {error}") from error
+        raise RequestError(f"{path} can't be written: {error.strerror}") from error

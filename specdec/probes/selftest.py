@@ -42,7 +42,12 @@ _Error = tuple[float, float, float]  # over its bound, over the logits' spread, 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Why a model can't be driven, or "", and how far its passes deviate from plain steps."""
+    """The result of trying a model out.
+
+    Attributes:
+        fault: why the model can't be driven, or "".
+        deviation: the differences between its passes and plain steps.
+    """
 
     fault: str
     deviation: Deviation

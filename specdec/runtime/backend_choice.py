@@ -109,9 +109,9 @@ def read_model(
     try:
         loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
     except ModelError as error:
-        if not reasons:
+        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason != why_failed(error))
+        if not others:
             raise
-        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise ModelError(f"{error}. Backends passed over before torch: {others}") from error
     return _remarked(source, Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed))
 

@@ -1,4 +1,4 @@
-"""What a request's answers may contain, and how their text is read."""
+"""Plans of a request's answers: the constraint on the text, and the format in which it is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _NUM_END_TOKENS = 256  # at the end of a prompt, where a template may open the r
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """What the answers to a request may contain.
+    """The constraint and the format of the answers to a request.
 
     Attributes:
         constraint: on the whole text; None for any text.
@@ -48,7 +48,7 @@ class AnswerPlan:
 
 @dataclass(frozen=True, slots=True)
 class RequestedAnswer:
-    """What the body of a request asks of its answers.
+    """The fields in a request's body that constrain its answers.
 
     Attributes:
         request: without the end of the prompt.

@@ -43,7 +43,7 @@ Parts = AsyncGenerator[Step, None]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[Body]):
-    """What one of OpenAI's paths does with a request.
+    """The steps from a request's body to its response, for one of OpenAI's paths.
 
     Attributes:
         parse: the body's content to a checked object.

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from specdec.decoding.incremental import INCOMPLETE
+from specdec.decoding.incremental_text import INCOMPLETE
 
 _MOST_KEPT = 1 << 14
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")

@@ -220,7 +220,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a proposer may use of the generator that it is bound to.
+    """The target's model, tokenizer and costs, passed to a proposer's ``bind``.
 
     Attributes:
         model, tokenizer: the target's; the tokenizer may be None.
@@ -298,7 +298,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a drafter may use of its request.
+    """One request as its drafter sees it: the text so far, settings and constraint; passed to ``start``.
 
     Attributes:
         tokens: a live view of prompt and committed tokens; the last one is the root of the next tree.
@@ -478,6 +478,14 @@ class Engine:
 
     def close(self) -> None:
         """Release the engine's resources."""
+
+
+def started(engine: Engine, request: Request) -> Drafter:
+    """Return an engine's drafter for a request; raise TypeError if what it returns isn't a drafter."""
+    drafter: object = engine.start(request)
+    if not isinstance(drafter, Drafter):
+        raise TypeError(f"start returned {drafter!r}, which isn't a Drafter")
+    return drafter
 
 
 class BatchDrafter(Drafter):

@@ -24,7 +24,7 @@ class MtpProposer(Proposer):
     token, so each further one is accepted less often. Of several modules the first is used.
 
     A module whose layer adds nothing to the hidden states has the target's own prediction, which is the last
-    token of the text. Here one is written beside the built-in model's weights, in MiMo's layout:
+    token of the text. This example adds one to the built-in model's weights, in MiMo's layout:
 
     >>> import tempfile, torch
     >>> from safetensors.torch import load_file, save_file

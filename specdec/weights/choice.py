@@ -24,7 +24,7 @@ from specdec.weights.verdicts import FILE, RowMultiples, Verdicts
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """How to pack a model's weights.
+    """The fastest way found to pack a model's weights.
 
     Attributes:
         name: the fastest kernel's name, or "" if stock products are faster.
@@ -39,7 +39,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How contests are timed.
+    """The clocks and the cache clearing with which kernels are timed.
 
     Attributes:
         timer: measures the seconds to compare.

@@ -21,7 +21,7 @@ _LEAST_BYTES = 2**23  # smaller models stay in the processor's caches, where the
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How a model's weight matrices are stored.
+    """A report on the storage of a model's weight matrices.
 
     Attributes:
         kernel: the name of the packed matrices' kernel; "" if none are packed.

@@ -168,3 +168,18 @@ def test_an_unknown_option_is_answered_with_the_one_that_was_meant(run: Any, giv
     assert f"No such option: {given}" in err
     assert meant in err.partition(f"No such option: {given}")[2]
     assert "--temperature" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gen", "Did you mean 'generate'?"),
+        ("strategies", "Did you mean 'plugins'?"),
+        ("comparr", "Did you mean 'compare'?"),
+        ("nonsense", "Commands: demo, generate, chat, serve, bench-serve, plugins, compare,"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_a_known_one(run: Any, name: str, hint: str) -> None:
+    code, out, err = run(name)
+    assert (code, out) == (2, "")
+    assert err.count(hint) == 1

@@ -57,8 +57,15 @@ def test_malformed_lines_are_named_by_number(tmp_path: Path) -> None:
 def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(RequestError, match="has no prompts"):
         load_prompts(written(tmp_path, text))
-    with pytest.raises(RequestError, match=r"nothing\.jsonl"):
+    with pytest.raises(RequestError, match=r"nothing\.jsonl can't be read: No such file or directory$"):
         load_prompts(tmp_path / "nothing.jsonl")
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes('{"prompt": "café"}'.encode("latin-1"))
+    with pytest.raises(RequestError, match="the file is not UTF-8 text: convert it first"):
+        load_prompts(path)
 
 
 class _Asks:

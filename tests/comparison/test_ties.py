@@ -11,7 +11,7 @@ import typer
 from specdec import Generator
 from specdec.auditing import audit
 from specdec.cli.evaluate import _leave
-from specdec.cli.tables import speed_table, told_texts
+from specdec.cli.tables import identity_lines, speed_table
 from specdec.comparison import Comparison, ComparisonSession, compare
 from specdec.comparison.report import write_report
 from specdec.comparison.sentences import identity
@@ -121,7 +121,7 @@ def styles(comparison: Comparison) -> dict[str, tuple[str, str]]:
 def test_a_tie_has_its_own_word_and_colour_and_leaves_with_0(tied: Comparison, tmp_path: Path) -> None:
     count = len(tied.differences)
     assert styles(tied)["a"] == (f"{count} tie{'s' if count > 1 else ''} of 12", "yellow")
-    lines = list(told_texts(tied, None))
+    lines = list(identity_lines(tied, None))
     assert {str(line.style) for line in lines} == {"yellow"}
     assert f"Of 12 texts, {12 - count} " in lines[0].plain
     assert "rounding, no defect." in lines[0].plain
@@ -140,7 +140,7 @@ def test_a_tie_has_its_own_word_and_colour_and_leaves_with_0(tied: Comparison, t
 def test_a_defect_is_red_and_leaves_with_1(tmp_path: Path) -> None:
     comparison = build({"good": 2.0, "bad": 2.0}, wrong=["bad"])
     assert styles(comparison) == {"autoregressive": ("–", ""), "good": ("yes", ""), "bad": ("NO: 1 of 6", "bold red")}
-    assert {str(line.style) for line in told_texts(comparison, None)} == {"bold red"}
+    assert {str(line.style) for line in identity_lines(comparison, None)} == {"bold red"}
     with pytest.raises(typer.Exit) as left:
         _leave([comparison], is_interrupted=False)
     assert left.value.exit_code == 1

@@ -1,5 +1,6 @@
 """Loading by name: of a hub the cache serves without a network, GGUF files load, and what isn't there is said."""
 
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,16 @@ def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: l
     with pytest.raises(ModelError, match=told):
         load("owner/model-that-is-nowhere")
     assert asked == []
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("name", ["demo", "smollm2"])
+def test_a_name_of_the_command_line_is_answered_with_the_function_that_exists(name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        Generator(name)
+    answer = re.search(r"\. In Python, .*?specdec\.([\w.]+)\(", str(caught.value))
+    assert answer is not None
+    assert callable(pkgutil.resolve_name(f"specdec.{answer[1]}"))
 
 
 @pytest.mark.usefixtures("unreachable")

@@ -33,7 +33,7 @@ def why_not(source: ModelSource, device: str) -> str:
         return "the folder holds an adapter of another model"
     config = _config(_file(source.name, _CONFIG, is_offline))
     if not config:
-        return f"there is no {_CONFIG}"
+        return f"{_CONFIG} is missing, empty or invalid"
     if "quantization_config" in config:
         return "the checkpoint is quantised, and its layers compute in their own way"
     return _why_not_in(

@@ -1,1 +1,1 @@
-"""How models write their answers: reasoning, content and tool calls, by the format of their chat template."""
+"""Formats of answers, one for each kind of chat template: reasoning, content and tool calls."""

@@ -23,7 +23,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """What a request asks of an answer.
+    """A request's requirements of an answer.
 
     Attributes:
         prompt_end: the end of the prompt's text, special tokens included; all of it if the answer continues a message.
@@ -77,7 +77,7 @@ class AnswerParser(ABC):
 
 
 class AnswerFormat(ABC):
-    """How a model writes its answers."""
+    """The format of a model's answers; each subclass reads and constrains one format."""
 
     @property
     @abstractmethod

@@ -14,7 +14,7 @@ def openai_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """How a model writes its calls: ``opening (before_name NAME after_name ARGUMENTS after_arguments)… closing``.
+    """The syntax of a model's calls: ``opening (before_name NAME after_name ARGUMENTS after_arguments)… closing``.
 
     Attributes:
         name: by which ``--tool-parser`` selects the syntax.

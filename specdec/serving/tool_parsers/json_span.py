@@ -1,4 +1,4 @@
-"""Where a JSON object ends in a text that arrives in parts."""
+"""Finding the end of a JSON object in a text that arrives in parts."""
 
 import re
 

@@ -19,6 +19,7 @@ from specdec.strategies.base import (
     Request,
     Retained,
     Signal,
+    started,
 )
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.growth import CandidateSource, Growth
@@ -60,8 +61,7 @@ class MergedDrafter(BatchDrafter):
         self.growth: Growth | None = None  # of the step under way
         for index, part in enumerate(parts):
             with self.guarding(index):
-                started = self.parts[index] = part.engine.start(_of_part(request, index))
-                self._started[index] = started
+                self.parts[index] = self._started[index] = started(part.engine, _of_part(request, index))
         started_parts = self._started.items()
         self._certain = [each for _, each in started_parts if isinstance(each, Source) and each.is_certain]
         self._receiving = [index for index, each in started_parts if type(each).receive is not Drafter.receive]
@@ -163,9 +163,9 @@ class MergedDrafter(BatchDrafter):
         return Retained(states, num_bytes) if any(states) else None
 
     def stop(self) -> None:
-        for index, started in self._started.items():
+        for index, drafter in self._started.items():
             with self.guarding(index):
-                started.stop()
+                drafter.stop()
 
 
 def _of_part(request: Request, index: int) -> Request:

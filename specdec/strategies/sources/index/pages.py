@@ -26,7 +26,7 @@ class Pages:
         self._before = _num_faults()
 
     def end(self) -> bool:
-        """Stop counting; return True if so many pages were read since the last release that they should be released."""
+        """Stop counting; return True if enough pages were read since the last release to release them."""
         self._num_faults += _num_faults() - self._before
         if self._num_faults <= _MOST_FAULTS:
             return False

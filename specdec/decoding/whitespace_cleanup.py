@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specdec.decoding.incremental import TextSource, num_common
+from specdec.decoding.incremental_text import TextSource, num_common
 
 _REACH = 8  # characters; the longest stretch that the replacements can change is " n ' t"
 _LONGEST, _NUM_LEFT = 256, 64  # characters of raw text before it is cut, and after

@@ -1,0 +1,52 @@
+"""The remedy for a folder whose model can't be loaded, by the files in it."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from specdec.models.gguf_file import is_gguf
+
+GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
+# Names that only the command line has.
+_IN_PYTHON = {
+    "demo": "In Python, specdec.demo.load() returns the built-in model and its tokenizer",
+    "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded",
+}
+_LFS_POINTER = b"version https://git-lfs"
+
+
+def remedy_for_files(name: str) -> str:
+    """Return what to give or to do instead of a path or hub name that couldn't be loaded.
+
+    Called after an error. Only the headers of weight files are read.
+    """
+    if name in _IN_PYTHON:
+        return _IN_PYTHON[name]
+    folder = Path(name)
+    files = sorted(folder.glob("*")) if folder.is_dir() else []
+    if gguf := [file for file in files if is_gguf(file.name)]:
+        return f"It has a GGUF file: give {str(gguf[0])!r}"
+    if any(file.name == "openvino_model.xml" for file in files):
+        missing = "" if find_spec("specdec_openvino") else "install the package specdec-openvino, and "
+        return f"It has an OpenVINO export: {missing}use backend='openvino'"
+    if any(file.suffix == ".onnx" for file in files):
+        return "It has an ONNX export, which specdec doesn't read: give the checkpoint that it was exported from"
+    for file in files:
+        if file.suffix == ".safetensors" and (fault := _damage(file)):
+            return fault
+    return GIVE_A_MODEL
+
+
+def _damage(file: Path) -> str:
+    """Return which weight file is damaged, with the remedy; "" if its header agrees with its size."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                return f"{file.name} is a pointer of Git LFS, without the weights: run git lfs pull in the folder"
+        with safe_open(file, framework="numpy"):
+            return ""
+    except SafetensorError:
+        return f"{file.name} is damaged or incomplete: download or copy it again"
+    except OSError as error:
+        return f"{file.name} can't be read ({error.strerror}): check its permissions, or copy it again"

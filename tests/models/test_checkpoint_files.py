@@ -1,0 +1,49 @@
+"""A folder whose weights can't be loaded is answered by what is wrong with its files."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specdec import Generator, ModelError
+from specdec.models.checkpoint_files import GIVE_A_MODEL, remedy_for_files
+from specdec.models.loading import load_pretrained
+from tests.support import families
+
+DAMAGED = "model.safetensors is damaged or incomplete: download or copy it again"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 538090408\n"
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    families.make(*families.TREES["llama"]).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (lambda whole: whole[:-1], DAMAGED),
+        (lambda whole: whole[:6], DAMAGED),
+        (lambda _: b"", DAMAGED),
+        (lambda _: POINTER, "model.safetensors is a pointer of Git LFS, without the weights: run git lfs pull"),
+    ],
+    ids=["a byte short", "without a header", "empty", "pointer"],
+)
+def test_a_damaged_weight_file_is_named_with_the_remedy(
+    content: Callable[[bytes], bytes], remedy: str, folder: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "model"
+    shutil.copytree(folder, damaged)
+    assert remedy_for_files(str(damaged)) == GIVE_A_MODEL
+    file = damaged / "model.safetensors"
+    file.write_bytes(content(file.read_bytes()))
+    with pytest.raises(ModelError) as caught:
+        load_pretrained(str(damaged), tokenizer=object())
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelError) as caught:
+        Generator(str(damaged), object())
+    assert str(caught.value).count(remedy) == 1
