@@ -28,6 +28,9 @@ def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its a
     ] = None,
     block_size: Annotated[int, typer.Option(min=2, help="tokens that Jacobi decoding guesses per step")] = 8,
     learning_rate: Annotated[float, typer.Option(help="of AdamW; less for larger models")] = 1e-4,
+    max_loss_increase: Annotated[
+        float, typer.Option(min=0, help="nats per token by which a kept model's loss on held-out text may rise")
+    ] = 0.1,
     prompts: Annotated[
         Path | None,
         typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
@@ -55,7 +58,13 @@ def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its a
         use_threads(threads)
         loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
         tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
-    settings = ConsistencySettings(minutes=minutes, block_size=block_size, learning_rate=learning_rate, seed=seed)
+    settings = ConsistencySettings(
+        minutes=minutes,
+        block_size=block_size,
+        learning_rate=learning_rate,
+        max_loss_increase=max_loss_increase,
+        seed=seed,
+    )
     console = Console(highlight=False, markup=False)
     try:
         with refusing(), training_progress() as show:

@@ -13,7 +13,7 @@ class ConsistencySettings(OwnTextSettings):
     Attributes:
         block_size: tokens of a block, n; also the guesses per step that the model is evaluated with.
         learning_rate: of AdamW, after the warm-up and before it falls linearly to zero.
-        ar_weight: weight of the autoregressive loss, ω.
+        ar_weight: weight of the autoregressive loss, ω; 10 in the authors' code.
         warm_up: updates until the learning rate is reached.
         flat_share: share of the training at the full rate, the warm-up included.
         betas: of AdamW.
@@ -23,7 +23,7 @@ class ConsistencySettings(OwnTextSettings):
             per token.
         evaluated_texts: held-out texts that are decoded for an evaluation.
         evaluated_tokens: new tokens of each.
-        minutes_per_evaluation: time between evaluations, of which there are at least three.
+        minutes_per_evaluation: time between evaluations, of which there are at least six.
     """
 
     text_share: float = Field(default=0.3, gt=0, lt=1)
@@ -31,13 +31,13 @@ class ConsistencySettings(OwnTextSettings):
     row_length: int = Field(default=256, ge=16)
     block_size: int = Field(default=8, ge=2)
     learning_rate: float = Field(default=1e-4, gt=0)
-    ar_weight: float = Field(default=1.0, ge=0)
+    ar_weight: float = Field(default=10.0, ge=0)
     warm_up: int = Field(default=20, ge=1)
     flat_share: float = Field(default=0.5, ge=0, le=1)
     betas: tuple[float, float] = (0.9, 0.97)
     clip: float = Field(default=1.0, gt=0)
     rows_per_batch: int | None = Field(default=None, ge=1)
     max_loss_increase: float = Field(default=0.1, ge=0)
-    evaluated_texts: int = Field(default=32, ge=1)
+    evaluated_texts: int = Field(default=16, ge=1)
     evaluated_tokens: int = Field(default=64, ge=1)
     minutes_per_evaluation: float = Field(default=5.0, gt=0)

@@ -26,7 +26,7 @@ from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation, Tuned
 from specdec.training.tuner import Tuner
 
 _HELD_OUT_ROWS = 64
-_FEWEST_EVALUATIONS = 3
+_FEWEST_EVALUATIONS = 6
 _RESERVE = 0.02  # of the time
 _UPDATES_PER_LOSS = 10
 
@@ -101,7 +101,8 @@ class ConsistencyTraining:
         if not self._has_better:
             raise ModelError(
                 f"no model was better than {before.tokens_per_step:.2f} tokens per step at a loss of at most "
-                f"{before.loss + self.settings.max_loss_increase:.3f}: allow more minutes, or another learning rate"
+                f"{before.loss + self.settings.max_loss_increase:.3f}: allow more minutes, another learning "
+                "rate (--learning-rate), or a higher loss (--max-loss-increase)"
             )
         num_tokens = self.text.num_answer_tokens
         return TunedModel(self.place.folder, before, self.best, num_tokens, is_interrupted, self.run)
@@ -154,6 +155,7 @@ class ConsistencyTraining:
         count = max(_FEWEST_EVALUATIONS, round(self._seconds / 60 / settings.minutes_per_evaluation))
         done = run.seconds / self._seconds
         due = [share / count for share in range(1, count + 1) if share / count > done]
+        self._report(began + self._seconds)
         while due:
             first = run.num_updates % (len(self._rows) // size) * size
             rows = self._rows[first : first + size]
@@ -167,7 +169,6 @@ class ConsistencyTraining:
             if done >= due[0]:
                 due = [share for share in due if share > done]
                 self._keep_if_better()
-                run.seconds = self.watch.clock() - began
                 self._save()
             self._report(began + self._seconds)
 

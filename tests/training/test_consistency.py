@@ -29,9 +29,7 @@ def _model() -> Any:
 @pytest.fixture(scope="module", name="text")
 def _text(model: Any) -> Text:
     """Prompts with greedy answers, of whole blocks and not."""
-    answers = [
-        decode_model(model, prompt, count, None, eos=()) for prompt, count in zip(PROMPTS, LENGTHS, strict=True)
-    ]
+    answers = [decode_model(model, prompt, count, None, eos=()) for prompt, count in zip(PROMPTS, LENGTHS, strict=True)]
     documents = [np.array(prompt + answer, dtype=np.int32) for prompt, answer in zip(PROMPTS, answers, strict=True)]
     return Text.of(documents, [len(prompt) for prompt in PROMPTS])
 
