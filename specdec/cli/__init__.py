@@ -80,7 +80,7 @@ for command in _COMMANDS:
 _training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _training.command("head")(_with_version(train))
 _training.command("consistency")(_with_version(train_consistency))
-app.add_typer(_training, name="train", help="Train a draft head, or another model, on text that a model writes itself.")
+app.add_typer(_training, name="train", help="Train a head, or another model, on a model's own text.")
 
 
 # Options of other tools, too different from specdec's for the parser's own suggestions.

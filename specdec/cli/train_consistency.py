@@ -8,7 +8,14 @@ import typer
 from rich.console import Console
 
 from specdec.cli.model_choice import ModelChoice
-from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, refusing, use_threads
+from specdec.cli.options import (
+    EXIT_INTERRUPTED,
+    Threads,
+    before_anything_runs,
+    quieten_transformers,
+    refusing,
+    use_threads,
+)
 from specdec.cli.training_progress import encoded_prompts, training_progress
 from specdec.errors import RequestError
 
@@ -57,6 +64,7 @@ def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its a
 
         use_threads(threads)
         loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
+        quieten_transformers()  # the progress of saving
         tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
     settings = ConsistencySettings(
         minutes=minutes,

@@ -18,7 +18,7 @@ from tests.training.test_head_training import PROMPTS, Killed, Seen, interrupt, 
 
 SETTINGS = ConsistencySettings(
     minutes=0.4, text_share=0.3, answer_tokens=24, num_rows=16, row_length=64, block_size=4, learning_rate=3e-3,
-    held_out_every=5, evaluated_texts=8, evaluated_tokens=24, rows_per_batch=4, max_loss_increase=1.0,
+    held_out_every=5, evaluated_texts=6, evaluated_tokens=16, rows_per_batch=4, max_loss_increase=1.0,
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_the_folder_is_a_model_whose_jacobi_texts_are_its_own_plain_decodings(ma
 
 
 def test_a_run_that_is_killed_ends_as_an_uninterrupted_one(made: tuple[TunedModel, Seen], tmp_path: Path) -> None:
-    for after, is_resumed in ((20, False), (12, True)):
+    for after, is_resumed in ((14, False), (6, True)):
         with pytest.raises(Killed):
             train(Seen(kill("training", after)), tmp_path, resume=is_resumed)
     assert (tmp_path / "training.safetensors").exists()
@@ -105,7 +105,7 @@ def test_ctrl_c_keeps_the_best_model_and_a_new_run_replaces_it_only_by_a_better_
     with pytest.raises(KeyboardInterrupt):
         train(Seen(interrupt("training", 1)), tmp_path, resume=True)
     assert not (tmp_path / "config.json").exists()
-    best = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
+    best = train(Seen(interrupt("training", 18)), tmp_path, resume=True)
     assert best.is_interrupted
     (tmp_path / "training.safetensors").unlink()
     before = load_file(tmp_path / "model.safetensors")
