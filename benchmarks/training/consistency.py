@@ -1,6 +1,7 @@
 """Consistency training: tokens per step and loss of a model before and after, and is its text plain decoding's?
 
     python -m benchmarks consistency --out FOLDER [--model FOLDER] [--device cuda] [--dtype bfloat16] [--minutes 5]
+        [--settings '{"learning_rate": 3e-4, "max_loss_increase": 0.5}']
 
 Trains a copy of the model (``specdec train consistency``), then decodes prompts that neither was trained on with plain
 decoding, ``jacobi`` and ``lookahead``, the original and the new model in turn. Texts of a model are compared with its
@@ -41,15 +42,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="the new model's folder")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON: further fields of ConsistencySettings")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--block-size", type=int, default=8)
-    parser.add_argument("--learning-rate", type=float, default=ConsistencySettings().learning_rate)
-    parser.add_argument("--ar-weight", type=float, default=ConsistencySettings().ar_weight)
-    parser.add_argument("--text-share", type=float, default=ConsistencySettings().text_share)
-    parser.add_argument("--rows-per-batch", type=int)
-    parser.add_argument("--max-loss-increase", type=float, default=ConsistencySettings().max_loss_increase)
-    parser.add_argument("--minutes-per-evaluation", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     arguments = parser.parse_args()
     model, tokenizer = load_model(arguments)
@@ -68,6 +62,7 @@ def main() -> int:
         "device": arguments.device,
         "model": description(model),
         "arguments": {name: str(value) for name, value in vars(arguments).items()},
+        "settings": settings_of(arguments).model_dump(),
         "training": asdict(tuned) | {"folder": tuned.folder.name, "seconds": seconds},
         "loss_on_the_original_s_answers": losses,
         "prompts": {name: each["strategies"] for name, each in found.items()},
@@ -94,10 +89,12 @@ def trained(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> TunedM
             said = time.monotonic()
             print(progress.line(), flush=True)
 
-    given = {name: value for name, value in vars(arguments).items() if name in ConsistencySettings.model_fields}
-    settings = ConsistencySettings(**given)
-    watch = Watch(plan, show)
+    settings, watch = settings_of(arguments), Watch(plan, show)
     return train_consistency(model, tokenizer, arguments.out, settings, resume=arguments.resume, watch=watch)
+
+
+def settings_of(arguments: argparse.Namespace) -> ConsistencySettings:
+    return ConsistencySettings(**{"minutes": arguments.minutes} | arguments.settings)
 
 
 def decoded(arguments: argparse.Namespace, model: Any, prompts: list[EncodedPrompt]) -> dict[str, Any]:
@@ -106,7 +103,7 @@ def decoded(arguments: argparse.Namespace, model: Any, prompts: list[EncodedProm
     given = [prompt.ids for prompt in prompts]
     plain = list[list[int]]()
     found = dict[str, dict[str, float]]()
-    for strategy in ("autoregressive", f"jacobi:n={arguments.block_size}", "lookahead"):
+    for strategy in ("autoregressive", f"jacobi:n={settings_of(arguments).block_size}", "lookahead"):
         results = generator.generate(given, max_new_tokens=arguments.max_new_tokens, seed=SEED, proposer=strategy)
         texts = [list(result.token_ids) for result in results]
         plain = plain or texts
