@@ -151,7 +151,9 @@ def logits_of(
         visible: (rows, length, cached + length), True where a token sees another.
         cache: keys and values to see as well, to which those of the tokens are added.
     """
-    mask = torch.zeros(visible.shape, dtype=model.dtype, device=visible.device)
+    device = visible.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     mask = mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
     cached = {cache_argument(model): cache, "use_cache": True} if cache is not None else {"use_cache": False}
     logits: torch.Tensor = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached).logits
