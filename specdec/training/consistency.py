@@ -128,7 +128,7 @@ def losses(model: Any, blocks: Blocks, state: torch.Tensor) -> tuple[torch.Tenso
     tokens, positions = torch.cat((rows.tokens, state), 1), rows.positions.repeat(1, 2)
     of_text = torch.nn.functional.pad(rows.visible(), (0, length))
     logits = logits_of(model, tokens, positions, torch.cat((of_text, blocks.visible), 1))
-    text, states = (part.flatten(0, 1) for part in logits.split(length, 1))
+    text, states = logits[:, :length].flatten(0, 1), logits[:, length:].flatten(0, 1)
     chosen = blocks.follows_error(state).flatten().nonzero()[:, 0]
     answers = blocks.inside.flatten().nonzero()[:, 0]
     autoregressive = cross_entropy(text[answers - 1].float(), rows.tokens.flatten()[answers])
