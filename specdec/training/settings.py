@@ -80,7 +80,6 @@ class OwnTextSettings(BaseModel):
     """Settings of a run in which a target writes text and something is trained on it.
 
     Attributes:
-        kind: of the head.
         minutes: time for everything.
         text_share: share of the time in which the target writes text; below 1 if anything is trained.
         answer_tokens: most tokens of an answer.
@@ -93,7 +92,6 @@ class OwnTextSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: HeadKind = "eagle3"
     minutes: float = Field(default=60.0, gt=0)
     text_share: float = Field(default=0.4, gt=0, le=1)
     answer_tokens: int = Field(default=256, ge=1)
@@ -113,7 +111,9 @@ class HeadSettings(OwnTextSettings):
     """Settings of making a head from nothing but its target.
 
     Attributes:
+        kind: of the head.
         draft_vocab_size: size of the draft vocabulary.
     """
 
+    kind: HeadKind = "eagle3"
     draft_vocab_size: int = Field(default=8192, ge=1)
