@@ -115,7 +115,7 @@ def test_ctrl_c_keeps_the_best_model_and_a_new_run_replaces_it_only_by_a_better_
 
 
 def test_a_half_model_stays_one(tmp_path: Path) -> None:
-    shorter = SETTINGS.model_copy(update={"minutes": 0.25})
+    shorter = SETTINGS.model_copy(update={"minutes": 0.2})
     tuned = train(Seen(), tmp_path, model=model().to(torch.bfloat16), settings=shorter)
     loaded = AutoModelForCausalLM.from_pretrained(tuned.folder, dtype="auto")
     assert loaded.dtype == torch.bfloat16
@@ -139,7 +139,7 @@ def windowed() -> MistralForCausalLM:
     ("given", "error", "message"),
     [
         ({"tokenizer": None}, RequestError, "needs the model's tokenizer"),
-        ({"model": windowed()}, RequestError, "a window of 32 tokens, and texts of up to 88"),
+        ({"model": windowed()}, RequestError, "a window of 32 tokens, and texts of up to 80"),
         ({"settings": SETTINGS.model_copy(update={"minutes": 0.01})}, ModelError, "too little to train on"),
     ],
 )
