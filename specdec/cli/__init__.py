@@ -27,6 +27,7 @@ from specdec.cli.plugin_list import plugins
 from specdec.cli.prepare import prepare
 from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
+from specdec.cli.train_consistency import train_consistency
 from specdec.cli.training import train
 from specdec.cli.tuning import tune
 from specdec.errors import SpecdecError, in_one_line, is_out_of_memory, nearest
@@ -73,10 +74,14 @@ def _with_version(command: Callable[..., None]) -> Callable[..., None]:
 
 _COMMANDS = (
     demo, generate, chat, serve, bench_serve, plugins, compare, tune, report, audit, mask, trace, race, index,
-    prepare, train,
+    prepare,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(_with_version(command))
+_training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_training.command("head")(_with_version(train))
+_training.command("consistency")(_with_version(train_consistency))
+app.add_typer(_training, name="train", help="Train a head, or another model, on a model's own text.")
 
 
 # Options of other tools, too different from specdec's for the parser's own suggestions.

@@ -99,20 +99,20 @@ def load_model(
     with status(f"loading {name}"):
         source = ModelSource(name, checked_device(device), checked_dtype(dtype))
         if name == "demo":
-            _quieten_transformers()
+            quieten_transformers()
             # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
             model, tokenizer = demo.load() if dtype is None else demo.load(dtype=source.dtype)
             return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
         if name == "smollm2":
             folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
-            _quieten_transformers()
+            quieten_transformers()
             with smollm2.reading(folder):
                 opened = read(ModelSource.of(str(folder), device, dtype))
             with suppress(AttributeError):  # of a backend's own
                 opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
         else:
             source = ModelSource.of(name, device, dtype)
-            _quieten_transformers()
+            quieten_transformers()
             try:
                 opened = read(source)
             except ModelError as error:
@@ -138,11 +138,12 @@ def load_tokenizer(name: str) -> Any:
         return demo.load()[1]
     name = checked_name(str(smollm2.checkpoint("float32")) if name == "smollm2" else name)
     with status(f"loading {name}"):
-        _quieten_transformers()
+        quieten_transformers()
         return load_pretrained_tokenizer(name)
 
 
-def _quieten_transformers() -> None:
+def quieten_transformers() -> None:
+    """Turn off the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -1,43 +1,30 @@
 """The command that trains a draft head for a model."""
 
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, check_outputs, refusing, use_threads
 from specdec.cli.progress import status
+from specdec.cli.training_progress import encoded_prompts, training_progress
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
-    from specdec.training import Progress, TrainedHead
+    from specdec.training import TrainedHead
     from specdec.training.script import Script
     from specdec.training.text import Text as TrainingText
     from specdec.training.text_export import Layout
 
-_SECONDS_BETWEEN_LINES = 60.0
-_SECONDS_BETWEEN_DRAWINGS = 0.5
 _LEAST_SECONDS_OF_REPORT, _REPORT_SHARE = 20.0, 0.02  # for decoding with the new head
 
 
-class Kind(Enum):
-    """The kinds of models that can be trained."""
-
-    head = "head"
-
-
 def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    kind: Annotated[Kind, typer.Argument(help="head: an EAGLE-3 draft head")],
     model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")],
     minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
     out: Annotated[
@@ -90,11 +77,11 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         check_outputs(exported and exported[1])
         use_threads(threads)
         loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
-        tokens = None if prompts is None else _encoded(prompts, tokenizer)
+        tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
     settings = HeadSettings(minutes=minutes, draft_vocab_size=vocabulary, seed=seed)
     console = Console(highlight=False, markup=False)
     try:
-        with refusing(), _progress() as show:
+        with refusing(), training_progress() as show:
             watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
             if exported is not None:
                 text, script = write_own_text(loaded, tokenizer, out, settings, tokens, resume, watch)
@@ -214,56 +201,3 @@ def _report(
         console.print("no report page: interrupted", soft_wrap=True)
     else:
         console.print(f"report: {path}", soft_wrap=True)
-
-
-def _encoded(path: Path, tokenizer: Any) -> list[list[int]]:
-    """Read prompts, as token ids, instructions and texts through the chat template if there is one."""
-    from specdec.comparison.prompts import as_chat, load_prompts
-
-    if tokenizer is None:
-        raise RequestError("--prompts needs the model's tokenizer, and there is none")
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    found = list[list[int]]()
-    for each in as_chat(load_prompts(path), tokenizer, chat=has_template or None):
-        given = each.prompt
-        if isinstance(given, str):
-            found.append(list(tokenizer.encode(given)))
-        elif given and isinstance(given[0], int):
-            found.append(list(given))
-        else:
-            rendered = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
-            found.append(list(tokenizer.encode(rendered, add_special_tokens=False)))
-    return found
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[Progress], None]]":
-    """Show the last report: on a terminal in one line, elsewhere a line from time to time and for a better head."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    with Live(Text(""), console=console, transient=True, auto_refresh=False, redirect_stdout=True) as live:
-        drawn = -_SECONDS_BETWEEN_DRAWINGS
-
-        def show(progress: "Progress") -> None:
-            nonlocal drawn
-            if time.monotonic() - drawn >= _SECONDS_BETWEEN_DRAWINGS:
-                drawn = time.monotonic()
-                line = Text(progress.line(), style="dim", no_wrap=True, overflow="ellipsis")
-                live.update(line, refresh=True)
-
-        yield show
-
-
-class _Lines:
-    """Progress for a log."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._said, self._best = console, time.monotonic(), 0.0
-
-    def __call__(self, progress: "Progress") -> None:
-        is_better = progress.tokens_per_step > self._best
-        if is_better or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said, self._best = time.monotonic(), progress.tokens_per_step
-            self._console.print(progress.line(), style="dim", highlight=False, markup=False, soft_wrap=True)

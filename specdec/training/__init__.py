@@ -1,22 +1,43 @@
-"""Training of draft heads on text that the target writes itself."""
+"""Training on text that a model writes itself: draft heads, and models for Jacobi decoding."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.settings import HeadSettings
 
 if TYPE_CHECKING:
+    from specdec.training.consistency_run import train_consistency
     from specdec.training.head_training import train_head, write_own_text
     from specdec.training.trained_head import TrainedHead
+    from specdec.training.tuned_model import TunedModel
 
-__all__ = ["HeadSettings", "Plan", "Progress", "TrainedHead", "Watch", "train_head", "write_own_text"]
+__all__ = [
+    "ConsistencySettings",
+    "HeadSettings",
+    "Plan",
+    "Progress",
+    "TrainedHead",
+    "TunedModel",
+    "Watch",
+    "train_consistency",
+    "train_head",
+    "write_own_text",
+]
+
+# The training itself is imported at first use: it needs transformers' models.
+_HOMES = {
+    "TrainedHead": "trained_head",
+    "TunedModel": "tuned_model",
+    "train_consistency": "consistency_run",
+    "train_head": "head_training",
+    "write_own_text": "head_training",
+}
 
 if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Import the training itself at first use: it needs transformers' models."""
-        if name in {"TrainedHead", "train_head", "write_own_text"}:
-            from specdec.training import head_training
-
-            return getattr(head_training, name)
+        if name in _HOMES:
+            return getattr(import_module(f"specdec.training.{_HOMES[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,10 +2,12 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -15,7 +17,7 @@ from specdec.training.disk import PART
 from specdec.training.run import Resumed, Run
 
 FILE = "training.safetensors"
-_UNREADABLE = OSError, ValueError, KeyError, TypeError, SafetensorError
+UNREADABLE = OSError, ValueError, KeyError, TypeError, SafetensorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,7 @@ class Checkpoint:
         run = asdict(self.resumed.run)
         best = self.best and asdict(self.best)
         facts = {"num_documents": self.num_documents, "seconds": self.seconds, "best": best, "run": run}
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.resumed.tensors.items()}
-        partial = folder / f"{PART}{os.getpid()}-{FILE}"
-        try:
-            save_file(tensors, partial, metadata={"specdec": json.dumps(facts)})
-            put_in_place(partial, folder / FILE)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_state(folder, facts, self.resumed.tensors)
 
     @classmethod
     def load(cls, folder: Path, num_documents: int) -> "Checkpoint | None":
@@ -54,14 +50,36 @@ class Checkpoint:
         None if there is none for a text of ``num_documents``, or it is damaged.
         """
         try:
-            with safe_open(folder / FILE, framework="pt") as file:
-                facts = json.loads(file.metadata()["specdec"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            facts, tensors = read_state(folder)
             best = _acceptance(facts["best"]) if facts["best"] else None
             checkpoint = cls(facts["num_documents"], facts["seconds"], best, Resumed(_run(facts["run"]), tensors))
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
         return checkpoint if checkpoint.num_documents == num_documents else None
+
+
+def write_state(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Replace the folder's checkpoint.
+
+    Args:
+        folder: the run's folder.
+        facts: what JSON can write.
+        tensors: by name, on any device; none may share memory.
+    """
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    partial = folder / f"{PART}{os.getpid()}-{FILE}"
+    try:
+        save_file(on_cpu, partial, metadata={"specdec": json.dumps(facts)})
+        put_in_place(partial, folder / FILE)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the facts and the tensors, on the CPU, of the folder's checkpoint; one of ``UNREADABLE`` without one."""
+    with safe_open(folder / FILE, framework="pt") as file:
+        facts = json.loads(file.metadata()["specdec"])
+        return facts, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
 
 
 def remove_checkpoint(folder: Path) -> None:

@@ -50,7 +50,7 @@ def prepare_folder(folder: Path, num_bytes: int, replaced: Collection[str] = ())
         num_bytes -= sum((folder / name).stat().st_size for name in replaced if (folder / name).exists())
     if free < num_bytes:
         raise RequestError(
-            f"{folder} has room for {_megabytes(free)}, and training this head needs about {_megabytes(num_bytes)}"
+            f"{folder} has room for {_megabytes(free)}, and this training needs about {_megabytes(num_bytes)}"
             " more: free some space, or give a folder on another disk (--out)"
         )
 

@@ -18,7 +18,7 @@ from specdec.training.place import Place, differences, run_identity
 from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
-from specdec.training.settings import HeadSettings, RolloutSettings
+from specdec.training.settings import OwnTextSettings, RolloutSettings
 from specdec.training.text import Text
 
 FILE = "text.npz"
@@ -52,7 +52,7 @@ class OwnText:
         RequestError: the folder has text and isn't resumed, or the text is another model's.
     """
 
-    def __init__(self, place: Place, model: Any, script: Script, settings: HeadSettings, is_resumed: bool) -> None:
+    def __init__(self, place: Place, model: Any, script: Script, settings: OwnTextSettings, is_resumed: bool) -> None:
         folder, self.model, self.script, self.settings = place.folder, model, script, settings
         self.path, self._facts = folder / FILE, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
@@ -208,7 +208,7 @@ class _Writing:
             )
 
 
-def _rollout_settings(model: Any, script: Script, settings: HeadSettings) -> RolloutSettings:
+def _rollout_settings(model: Any, script: Script, settings: OwnTextSettings) -> RolloutSettings:
     """Return the settings of the rollout, with as many rows as fit the memory."""
     is_prompted = not script.bridge and any(script.openings)
     others: dict[str, Any] = {"opening_tokens": (0, 0), "opening_temperature": 0.0, "greedy_share": 0.5}
@@ -218,6 +218,8 @@ def _rollout_settings(model: Any, script: Script, settings: HeadSettings) -> Rol
     num_rows = settings.num_rows or (_ROWS_ON_GPU if is_cuda else _ROWS)
     made = RolloutSettings(num_rows=num_rows, answer_tokens=answer, opening_tokens=opening)
     made = made.model_copy(update=others) if is_prompted else made
+    if settings.greedy_share is not None:
+        made = made.model_copy(update={"greedy_share": settings.greedy_share})
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

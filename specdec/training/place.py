@@ -11,14 +11,14 @@ from specdec.errors import RequestError
 from specdec.heads.made_here import folder_for, model_digest
 from specdec.models.architecture import name_of
 from specdec.training.script import Script
-from specdec.training.settings import HeadSettings
+from specdec.training.settings import OwnTextSettings
 
 _OPTIONS = {"draft_vocab_size": "vocabulary"}  # other settings have their option's name
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folder of a head, and the digest of its model."""
+    """The folder of a run, and the digest of its model."""
 
     folder: Path
     digest: str
@@ -39,7 +39,7 @@ class Place:
         return cls(folder_for(digest) if out is None else out, digest)
 
 
-def run_identity(digest: str, model: Any, script: Script, settings: HeadSettings) -> dict[str, Any]:
+def run_identity(digest: str, model: Any, script: Script, settings: OwnTextSettings) -> dict[str, Any]:
     """Return, as JSON's types, all that makes a run the same one: model, device, dtype, prompts and settings."""
     return {
         "model": digest,
@@ -57,4 +57,4 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         found.append("the same prompts (--prompts) and chat template")
     settings = before.get("settings") or {}
     changed = [name for name in now["settings"] if settings.get(name) != now["settings"][name]]
-    return found + [f"--{_OPTIONS.get(name, name)} {settings.get(name)}" for name in changed]
+    return found + [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {settings.get(name)}" for name in changed]

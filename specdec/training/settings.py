@@ -76,16 +76,15 @@ class TrainingSettings(BaseModel):
         return [first + (1 - first) * (index + 1) / count for index in range(count)]
 
 
-class HeadSettings(BaseModel):
-    """Settings of making a head from nothing but its target.
+class OwnTextSettings(BaseModel):
+    """Settings of a run in which a target writes text and something is trained on it.
 
     Attributes:
-        kind: of the head.
         minutes: time for everything.
-        draft_vocab_size: size of the draft vocabulary.
-        text_share: share of the time in which the target writes text; below 1 for a head.
+        text_share: share of the time in which the target writes text; below 1 if anything is trained.
         answer_tokens: most tokens of an answer.
         num_rows: documents written side by side, if memory allows; None for 128 on a CPU and 4,096 on a GPU.
+        greedy_share: share of answers that are greedy; None for 0.8, and 0.5 of the answers to given prompts.
         row_length: tokens of a packed row.
         held_out_every: one document in this number is kept for evaluations.
         seed: of all randomness.
@@ -93,12 +92,11 @@ class HeadSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: HeadKind = "eagle3"
     minutes: float = Field(default=60.0, gt=0)
-    draft_vocab_size: int = Field(default=8192, ge=1)
     text_share: float = Field(default=0.4, gt=0, le=1)
     answer_tokens: int = Field(default=256, ge=1)
     num_rows: int | None = Field(default=None, ge=1)
+    greedy_share: float | None = Field(default=None, ge=0, le=1)
     row_length: int = Field(default=512, ge=16)
     held_out_every: int = Field(default=25, ge=2)
     seed: int = 0
@@ -107,3 +105,15 @@ class HeadSettings(BaseModel):
     def text_seconds(self) -> float:
         """The time for text."""
         return 60 * self.minutes * self.text_share
+
+
+class HeadSettings(OwnTextSettings):
+    """Settings of making a head from nothing but its target.
+
+    Attributes:
+        kind: of the head.
+        draft_vocab_size: size of the draft vocabulary.
+    """
+
+    kind: HeadKind = "eagle3"
+    draft_vocab_size: int = Field(default=8192, ge=1)

@@ -11,6 +11,8 @@ from specdec.cli import app
 NAMES = [
     command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback is not None
 ]
+TRAINING = [["train", "head"], ["train", "consistency"]]
+COMMANDS = [*([name] for name in NAMES), *TRAINING]
 
 
 @pytest.fixture(name="help_of")
@@ -28,7 +30,7 @@ def _help_of(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_each_command_has_a_whole_sentence_in_a_line_of_eighty_columns(help_of: Any) -> None:
     lines = help_of()
     listed = dict(line.strip().split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :])
-    assert list(listed) == NAMES
+    assert list(listed) == [*NAMES, "train"]
     for name, sentence in listed.items():
         assert sentence[0].isupper(), name
         assert sentence.endswith("."), name
@@ -36,21 +38,20 @@ def test_each_command_has_a_whole_sentence_in_a_line_of_eighty_columns(help_of: 
         assert len(sentence.split()) >= 4, name
 
 
-@pytest.mark.parametrize("name", [None, *NAMES])
-def test_no_line_of_help_is_cut_off_or_too_wide(help_of: Any, name: str | None) -> None:
-    lines = [line for line in help_of(*([] if name is None else [name])) if not line.startswith("Usage: ")]
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_no_line_of_help_is_cut_off_or_too_wide(help_of: Any, command: list[str]) -> None:
+    lines = [line for line in help_of(*command) if not line.startswith("Usage: ")]
     assert [line for line in lines if line.endswith(("…", "...")) or len(line) > 80] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_option_says_what_it_is_for(help_of: Any, name: str) -> None:
-    lines = help_of(name)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_option_says_what_it_is_for(help_of: Any, command: list[str]) -> None:
+    lines = help_of(*command)
     assert [line for line in lines if line.lstrip().startswith("--") and len(line.split()) < 2] == []
 
 
-@pytest.mark.parametrize("name", [None, *NAMES])
-def test_h_is_help_and_version_is_the_packages(run: Any, name: str | None) -> None:
-    command = [] if name is None else [name]
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_h_is_help_and_version_is_the_packages(run: Any, command: list[str]) -> None:
     code, out, err = run(*command, "--version")
     assert (code, out, err) == (0, f"specdec {version('specdec')}\n", "")
     assert (0, *run(*command, "--help")[1:]) == run(*command, "-h")

@@ -14,9 +14,10 @@ COMMANDS = [
 def test_help_and_misspelt_commands_and_options_import_no_library_that_takes_long() -> None:
     assert len(COMMANDS) >= 11
     commands = [["--help"], *([name, "--help"] for name in COMMANDS)]
+    commands += [["train", "--help"], ["train", "consistency", "--help"]]
     commands += [["genrate"], ["generate", "--no-such-option"], ["generate", "x", "--max-new-tokens", "many"]]
     ended = run_commands(commands)
-    assert [command.code for command in ended] == [0] * (1 + len(COMMANDS)) + [2, 2, 2]
+    assert [command.code for command in ended] == [0] * (3 + len(COMMANDS)) + [2, 2, 2]
     assert ended[-1].modules & SLOW_TO_IMPORT == set()
 
 

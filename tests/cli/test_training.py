@@ -118,3 +118,4 @@ def test_wrong_usage_is_refused(run: Any, given: dict[str, Any], options: list[s
     assert run("train", "head", "--model", "demo", *options)[0] == 2
     assert not given
     assert run("train", "medusa", "--model", "demo")[0] == 2
+    assert run("train")[0] == 2

@@ -159,7 +159,7 @@ def test_a_damaged_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Generator(model(), trained(), proposer="eagle3")
 
 
-def _interrupt(stage: str, after: int) -> Callable[[Progress], object]:
+def interrupt(stage: str, after: int) -> Callable[[Progress], object]:
     count = itertools.count()
 
     def action(progress: Progress) -> None:
@@ -171,20 +171,20 @@ def _interrupt(stage: str, after: int) -> Callable[[Progress], object]:
 
 def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(Seen(_interrupt("text", 40)), tmp_path)
+        train(Seen(interrupt("text", 40)), tmp_path)
     written = Text.load(tmp_path / "text.npz")
     assert written.num_answer_tokens > 1000
     with pytest.raises(RequestError, match="--resume"):
         train(Seen(), tmp_path)
     with pytest.raises(RequestError, match="another model"):
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
-    interrupted = train(Seen(_interrupt("training", 30)), tmp_path, resume=True)
+    interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
     assert interrupted.is_interrupted
     longer = Text.load(tmp_path / "text.npz")
     assert len(longer) > len(written)
     assert all((longer.document(index) == written.document(index)).all() for index in range(len(written) - 1))
     before = load_file(tmp_path / "model.safetensors")
-    train(Seen(_interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
+    train(Seen(interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
     assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
 
 
@@ -192,7 +192,7 @@ class Killed(BaseException):
     """Ends a run as a signal does: nothing is tidied up on its account."""
 
 
-def _kill(stage: str, after: int) -> Callable[[Progress], object]:
+def kill(stage: str, after: int) -> Callable[[Progress], object]:
     count = itertools.count()
 
     def action(progress: Progress) -> None:
@@ -216,7 +216,7 @@ def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
     monkeypatch.setattr(Checkpoint, "load", noted)
     for after, is_resumed in ((30, False), (20, True)):
         with pytest.raises(Killed):
-            train(Seen(_kill("training", after)), tmp_path, resume=is_resumed)
+            train(Seen(kill("training", after)), tmp_path, resume=is_resumed)
     assert (tmp_path / "training.safetensors").exists()
     seen = Seen()
     head = train(seen, tmp_path, resume=True)
@@ -237,11 +237,11 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.training.own_text.OwnText.save", _without_the_last(OwnText.save))
         with pytest.raises(Killed):
-            train(Seen(_kill("text", 50)), tmp_path)
+            train(Seen(kill("text", 50)), tmp_path)
     (tmp_path / ".specdec-part-model").mkdir()
     (tmp_path / ".text.npz.7-1a.part").write_bytes(b"half")
     written = Text.load(tmp_path / "text.npz")
-    seen = Seen(_interrupt("training", 0))
+    seen = Seen(interrupt("training", 0))
     head = train(seen, tmp_path, resume=True)
     assert head.num_answer_tokens > written.num_answer_tokens
     (plan,) = seen.plans
@@ -263,10 +263,10 @@ def _without_the_last(save: Callable[..., Text]) -> Callable[..., Text]:
 
 def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(Seen(_kill("training", 1)), tmp_path)
+        train(Seen(kill("training", 1)), tmp_path)
     text, checkpoint = Text.load(tmp_path / "text.npz"), tmp_path / "training.safetensors"
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    longer, seen = SETTINGS.model_copy(update={"minutes": 1.2}), Seen(_interrupt("training", 0))
+    longer, seen = SETTINGS.model_copy(update={"minutes": 1.2}), Seen(interrupt("training", 0))
     for others, named in (
         ({"settings": longer}, "--minutes 1.0"),
         ({"model": model().to(torch.bfloat16)}, "--dtype float32"),
@@ -284,10 +284,10 @@ def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None
 
 def test_text_of_an_earlier_run_counts_after_each_resume(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(Seen(_kill("text", 60)), tmp_path)
+        train(Seen(kill("text", 60)), tmp_path)
     longer, plans = SETTINGS.model_copy(update={"minutes": 2.0}), list[Plan]()
     for after in (30, 30):
-        seen = Seen(_kill("text", after))
+        seen = Seen(kill("text", after))
         with pytest.raises(Killed):
             train(seen, tmp_path, settings=longer, resume=True)
         plans += seen.plans
@@ -313,7 +313,7 @@ def test_memory_that_runs_out_halves_the_texts_at_once(tmp_path: Path, monkeypat
         return write(rollout, number, seconds, limited)
 
     monkeypatch.setattr(Rollout, "write", full)
-    seen = Seen(_interrupt("training", 0))
+    seen = Seen(interrupt("training", 0))
     train(seen, tmp_path, resume=True)
     assert sizes == [16, 8, 4]
     reports = [each for each in seen.reports if each.stage == "text"]
@@ -370,7 +370,7 @@ def with_template() -> Any:
 @pytest.mark.parametrize("prompts", [None, [[7, 8, 9, 40], [7, 8, 10], [7, 50, 51, 52, 53]]])
 def test_text_is_of_the_template_or_of_given_prompts(tmp_path: Path, prompts: list[list[int]] | None) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(Seen(_interrupt("text", 40)), tmp_path, tokenizer=with_template(), prompts=prompts)
+        train(Seen(interrupt("text", 40)), tmp_path, tokenizer=with_template(), prompts=prompts)
     text = Text.load(tmp_path / "text.npz")
     begins = prompts or [trained().encode("user: ")]
     for index in range(len(text)):

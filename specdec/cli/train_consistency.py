@@ -1,0 +1,106 @@
+"""The command that tunes a model for Jacobi decoding."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from specdec.cli.model_choice import ModelChoice
+from specdec.cli.options import (
+    EXIT_INTERRUPTED,
+    Threads,
+    before_anything_runs,
+    quieten_transformers,
+    refusing,
+    use_threads,
+)
+from specdec.cli.training_progress import encoded_prompts, training_progress
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec.training import TunedModel
+
+
+def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")],
+    out: Annotated[Path, typer.Option(help="the new model's folder")],
+    minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
+    device: Annotated[
+        str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="of the model, such as bfloat16 (default: its own)", show_default=False)
+    ] = None,
+    block_size: Annotated[int, typer.Option(min=2, help="tokens that Jacobi decoding guesses per step")] = 8,
+    learning_rate: Annotated[float, typer.Option(help="of AdamW; less for larger models")] = 1e-4,
+    max_loss_increase: Annotated[
+        float, typer.Option(min=0, help="nats per token by which a kept model's loss on held-out text may rise")
+    ] = 0.1,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="for text and training")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
+    ] = False,
+    threads: Threads = None,
+) -> None:
+    """Tune a copy of a model so that Jacobi decoding takes fewer steps.
+
+    This makes another model, which writes other texts; the given one stays as it is. No data is needed: it learns from
+    text that the given model writes. Among the models whose loss on held-out text is about the original's, the one with
+    most tokens per step is kept. A run that was interrupted or killed goes on with --resume and the same options.
+    """
+    with before_anything_runs():
+        if minutes <= 0:
+            raise RequestError(f"--minutes {minutes:g}: give more than 0")
+        if learning_rate <= 0:
+            raise RequestError(f"--learning-rate {learning_rate:g}: give more than 0")
+        from specdec.training import ConsistencySettings, Watch
+        from specdec.training import train_consistency as train
+
+        use_threads(threads)
+        loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
+        quieten_transformers()  # the progress of saving
+        tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
+    settings = ConsistencySettings(
+        minutes=minutes,
+        block_size=block_size,
+        learning_rate=learning_rate,
+        max_loss_increase=max_loss_increase,
+        seed=seed,
+    )
+    console = Console(highlight=False, markup=False)
+    try:
+        with refusing(), training_progress() as show:
+            watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
+            tuned = train(loaded, tokenizer, out, settings, tokens, resume, watch)
+    except KeyboardInterrupt:
+        message = (
+            f"interrupted before there was a better model; the text so far is kept in {out}: the same command with "
+            "--resume goes on with it"
+        )
+        Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
+        raise
+    _print(console, tuned, model, settings.block_size)
+    if tuned.is_interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _print(console: Console, tuned: "TunedModel", model: str, block_size: int) -> None:
+    before, after, folder = tuned.before, tuned.after, shlex.quote(str(tuned.folder))
+    strategies = f"jacobi:n={block_size} lookahead"
+    lines = [
+        f"Jacobi decoding with {block_size} guesses: {before.tokens_per_step:.2f} tokens per step before, "
+        f"{after.tokens_per_step:.2f} after, on held-out text; loss on the original's text {before.loss:.3f} before, "
+        f"{after.loss:.3f} after",
+        f"{folder} has another model, which writes other texts than {model}: compare their quality on your own tasks",
+        f"use it: specdec generate --model {folder} --proposer jacobi:n={block_size} …",
+        f"compare: specdec compare {strategies} --model {folder}",
+    ]
+    if tuned.is_interrupted:
+        lines.insert(0, f"interrupted; {folder} has the best model so far: the same command with --resume goes on")
+    console.print(*lines, sep="\n", soft_wrap=True)

@@ -1,0 +1,72 @@
+"""Prompts and progress of the commands that train."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec.training import Progress
+
+_SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_BETWEEN_DRAWINGS = 0.5
+
+
+def encoded_prompts(path: Path, tokenizer: Any) -> list[list[int]]:
+    """Read prompts, as token ids, instructions and texts through the chat template if there is one."""
+    from specdec.comparison.prompts import as_chat, load_prompts
+
+    if tokenizer is None:
+        raise RequestError("--prompts needs the model's tokenizer, and there is none")
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    found = list[list[int]]()
+    for each in as_chat(load_prompts(path), tokenizer, chat=has_template or None):
+        given = each.prompt
+        if isinstance(given, str):
+            found.append(list(tokenizer.encode(given)))
+        elif given and isinstance(given[0], int):
+            found.append(list(given))
+        else:
+            rendered = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+            found.append(list(tokenizer.encode(rendered, add_special_tokens=False)))
+    return found
+
+
+@contextmanager
+def training_progress() -> "Iterator[Callable[[Progress], None]]":
+    """Show the last report: on a terminal in one line, elsewhere a line from time to time and for a better head."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    with Live(Text(""), console=console, transient=True, auto_refresh=False, redirect_stdout=True) as live:
+        drawn = -_SECONDS_BETWEEN_DRAWINGS
+
+        def show(progress: "Progress") -> None:
+            nonlocal drawn
+            if time.monotonic() - drawn >= _SECONDS_BETWEEN_DRAWINGS:
+                drawn = time.monotonic()
+                line = Text(progress.line(), style="dim", no_wrap=True, overflow="ellipsis")
+                live.update(line, refresh=True)
+
+        yield show
+
+
+class _Lines:
+    """Progress for a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._said, self._best = console, time.monotonic(), 0.0
+
+    def __call__(self, progress: "Progress") -> None:
+        is_better = progress.tokens_per_step > self._best
+        if is_better or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said, self._best = time.monotonic(), progress.tokens_per_step
+            self._console.print(progress.line(), style="dim", highlight=False, markup=False, soft_wrap=True)

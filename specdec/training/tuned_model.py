@@ -1,0 +1,73 @@
+"""The result of consistency training, and what is measured of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiEvaluation:
+    """A model on held-out text.
+
+    Attributes:
+        tokens_per_step: of Jacobi decoding with n guesses.
+        loss: on the original model's text, in nats per token.
+        num_tokens: decoded for ``tokens_per_step``.
+    """
+
+    tokens_per_step: float
+    loss: float
+    num_tokens: int
+
+
+@dataclass
+class ConsistencyRun:
+    """The outcome of a consistency training.
+
+    Attributes:
+        num_updates: updates so far.
+        num_answer_tokens: answer tokens trained on, repetitions included.
+        seconds: spent, evaluations included.
+        losses: (update, L_GC, L_AR) now and then.
+        evaluations: (update, evaluation); the first is of the original model.
+        best: the update after which the model that was kept was evaluated; 0 without one.
+        previous: of the model of an earlier run in the same folder, if that was better than the original.
+    """
+
+    num_updates: int = 0
+    num_answer_tokens: int = 0
+    seconds: float = 0.0
+    losses: list[tuple[int, float, float]] = field(default_factory=list)
+    evaluations: list[tuple[int, JacobiEvaluation]] = field(default_factory=list)
+    best: int = 0
+    previous: JacobiEvaluation | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the run of which ``facts`` are the fields, read from JSON."""
+        losses = [(update, consistency, autoregressive) for update, consistency, autoregressive in facts["losses"]]
+        evaluations = [(update, JacobiEvaluation(**found)) for update, found in facts["evaluations"]]
+        previous = JacobiEvaluation(**facts["previous"]) if facts["previous"] else None
+        return cls(**{**facts, "losses": losses, "evaluations": evaluations, "previous": previous})
+
+
+@dataclass(frozen=True, slots=True)
+class TunedModel:
+    """The result of ``train_consistency``.
+
+    Attributes:
+        folder: of the new model.
+        before: the original model's evaluation.
+        after: the new model's.
+        num_answer_tokens: of the text.
+        is_interrupted: True if Ctrl-C ended the training; the model is the best until then.
+        run: losses and evaluations of the training.
+    """
+
+    folder: Path
+    before: JacobiEvaluation
+    after: JacobiEvaluation
+    num_answer_tokens: int
+    is_interrupted: bool
+    run: ConsistencyRun

@@ -1,0 +1,101 @@
+"""Updates of a whole model's weights by the losses of consistency training."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec.errors import ModelError
+from specdec.models.architecture import name_of
+from specdec.training.consistency import Blocks, initial_guess, losses, trajectory
+from specdec.training.consistency_settings import ConsistencySettings
+from specdec.training.packing import PackedRows
+
+
+class Tuner:
+    """A copy of a model in float32, and its optimizer. The model itself is left as it is.
+
+    Randomness depends on the seed and the number of the update alone, so a resumed run repeats that of an uninterrupted
+    one.
+
+    Args:
+        model: a causal language model; a half dtype is that of the copy's passes.
+        ends: tokens that end a text.
+        settings: of the training.
+
+    Raises:
+        ModelError: for a model with weights that have no gradient, such as quantised ones.
+    """
+
+    def __init__(self, model: Any, ends: Sequence[int], settings: ConsistencySettings) -> None:
+        if not all(parameter.is_floating_point() for parameter in model.parameters()):
+            raise ModelError(f"{name_of(model)} has quantised weights, which can't be trained: load it without these")
+        self.settings, self._dtype, self._device = settings, model.dtype, model.device
+        self._ends = torch.tensor(ends, device=model.device)
+        self.model = copy.deepcopy(model).float().requires_grad_(requires_grad=True)
+        self._parameters = dict(self.model.named_parameters())  # tied ones once
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(), settings.learning_rate, betas=settings.betas, weight_decay=0.0, fused=True
+        )
+
+    def update(self, rows: PackedRows, number: int, done: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make one update of the weights; return L_GC and L_AR.
+
+        Args:
+            rows: packed rows of greedy answers, on any device.
+            number: of the update.
+            done: share of the training before it.
+        """
+        settings, draw = self.settings, np.random.default_rng((self.settings.seed, number))
+        blocks = Blocks.of(rows.to(self._device), settings.block_size)
+        with self._autocast():
+            states = trajectory(self.model, blocks, initial_guess(blocks, self._ends, draw))
+            state = next(islice(states, int(draw.integers(settings.block_size)), None))
+            consistency, autoregressive = losses(self.model, blocks, state)
+        self._optimizer.zero_grad()
+        (consistency + settings.ar_weight * autoregressive).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._parameters.values(), settings.clip)
+        for group in self._optimizer.param_groups:
+            group["lr"] = settings.learning_rate * self._schedule(number, done)
+        self._optimizer.step()
+        return consistency.detach(), autoregressive.detach()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """Compute in the model's dtype where that is a half one."""
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast(self._device.type, self._dtype)
+
+    def _schedule(self, number: int, done: float) -> float:
+        """Return the factor on the learning rate: a warm-up, a constant part, a linear fall to zero."""
+        flat = self.settings.flat_share
+        fall = 1.0 if done < flat else (1 - done) / (1 - flat)
+        return min(1.0, (number + 1) / self.settings.warm_up) * fall
+
+    @torch.no_grad()
+    def copy_to(self, model: Any) -> None:
+        """Round the weights to those of a copy of the original model."""
+        for name, parameter in model.named_parameters():
+            parameter.copy_(self._parameters[name])
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what ``restore`` takes."""
+        tensors = {f"model.{name}": parameter.detach() for name, parameter in self._parameters.items()}
+        for index, moments in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
+        return tensors
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Go on from a ``state`` of the same model, on any device."""
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "model":
+                self._parameters[rest].copy_(tensor)
+            else:
+                index, _, which = rest.partition(".")
+                moments.setdefault(int(index), {})[which] = tensor
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
