@@ -105,3 +105,12 @@ def test_where_flash_attention_is_named_the_command_that_installs_it_is() -> Non
         text = page.read_text(encoding="utf-8")
         if "flash-attn" in text or "[flash]" in text:
             assert "pip install flash-attn --no-build-isolation" in text, page.name
+
+
+def test_the_extra_for_cpus_is_the_plug_in_in_this_repository() -> None:
+    ours, plugin = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+        for folder in (".", "plugins/specdec-openvino")
+    )
+    assert ours["optional-dependencies"]["cpu"] == [plugin["name"]]
+    assert f"pip install . ./plugins/{plugin['name']}" in (ROOT / "README.md").read_text(encoding="utf-8")

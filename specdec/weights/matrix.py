@@ -128,7 +128,7 @@ class JoinedMatrix:
         if ready is None or part is None:
             joined = torch.cat([each for each in self._biases if each is not None]) if bias is not None else None
             product = _multiply(self.kernel, rows, self._packed, joined, self.row_multiple)
-            parts = list(torch.split(product, list(self.heights), -1))
+            parts = product.split_with_sizes(self.heights, -1)
             self._ready = ready = _Ready(rows, _version(rows), [*parts])
             part = parts[index]
         ready.parts[index] = None
