@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from specdec.backends import grouped
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
 from specdec.backends.cache import RaggedCache
-from specdec.backends.hidden_states import HiddenStates
+from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
@@ -149,7 +149,7 @@ class HFBackend(Backend):
         inputs = Inputs(layout.input_ids, layout.positions, layout.masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             logits, *states = self._outputs(inputs, max(layout.lengths), layout.hidden)
-        return Output(logits[:, : len(columns)], columns, dict(zip(layout.hidden, states, strict=True)))
+        return Output(logits[:, : len(columns)], columns, stacked(states), layout.hidden)
 
     def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """Return the logits of a pass, ``(rows, columns, vocab)``, and the hidden states of each layer."""
@@ -170,19 +170,16 @@ class HFBackend(Backend):
 
     def _pass_over_chains(self, layout: Layout) -> Output:
         """Run chains row by row under the model's own causal mask, so slots and positions agree."""
-        rows, states, num_reread = [], list[list[torch.Tensor]](), list[int]()
+        rows, states, num_reread = [], list[torch.Tensor](), list[int]()
         columns = torch.tensor(layout.columns, device=self.shapes.device)
-        for row, num_nodes in enumerate(layout.num_nodes):
+        for row in range(len(layout.num_nodes)):
             with self._attention(sees_all=False):
                 logits, own, num_again = self._chain(layout, row, columns)
             num_reread.append(num_again)
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, len(layout.columns) - len(logits))))
-            states.append([torch.nn.functional.pad(state, (0, 0, 0, layout.width - num_nodes)) for state in own])
+            states.append(stacked(own))
         self.is_warm = True
-        hidden = {
-            layer: torch.stack(each) for layer, each in zip(layout.hidden, zip(*states, strict=True), strict=True)
-        }
-        return Output(torch.stack(rows), layout.columns, hidden, num_reread)
+        return Output(torch.stack(rows), layout.columns, states, layout.hidden, num_reread)
 
     def _chain(self, layout: Layout, row: int, columns: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor], int]:
         """Run one row's chain, after tokens that its cache wants again.

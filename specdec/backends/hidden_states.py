@@ -55,3 +55,8 @@ class HiddenStates:
             return self._layers[0].register_forward_pre_hook(entering, with_kwargs=True)
         module = self._holder if number == len(self._layers) else self._layers[number - 1]
         return module.register_forward_hook(leaving)
+
+
+def stacked(states: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the states of several layers, (…, size) each, as one tensor, (…, layers, size); empty without layers."""
+    return torch.stack(tuple(states), -2) if states else torch.empty(0)

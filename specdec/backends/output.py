@@ -1,6 +1,6 @@
 """The output of one forward pass: logits and hidden states, copied to the host when they are read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 
 from specdec.sampling.topk import topk
 
-States = Sequence[torch.Tensor] | torch.Tensor  # a row's states of one layer at [row]
+States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
 
 
 class Output:
@@ -16,7 +16,8 @@ class Output:
 
     Attributes:
         logits: ``(rows, columns, vocab)``, on the model's device; the columns are the layout's.
-        hidden: by layer of the layout, for each row ``(nodes, size)``, on the model's device.
+        hidden: for each row ``(nodes, layers, size)``, on the model's device; later passes don't overwrite them.
+        layers: those of ``hidden``, in order.
         num_reread: by row, the committed tokens that the pass read again; empty if there are none.
         num_top: if set, ``top_id`` also copies this many top-k logits, for a later ``top_logits(num_top)``.
     """
@@ -25,11 +26,12 @@ class Output:
         self,
         logits: torch.Tensor,
         columns: Sequence[int],
-        hidden: Mapping[int, States] | None = None,
+        hidden: States = (),
+        layers: Sequence[int] = (),
         num_reread: Sequence[int] = (),
     ) -> None:
         self.logits = logits
-        self.hidden: Mapping[int, States] = hidden or {}
+        self.hidden, self.layers = hidden, tuple(layers)
         self.column_of = {node: column for column, node in enumerate(columns)}
         self.num_reread = num_reread
         self.num_top = 0
@@ -84,6 +86,14 @@ def _copied(values: torch.Tensor, ids: torch.Tensor) -> tuple[list[Any], list[An
     return both[0].long().tolist(), both[1].tolist()
 
 
+def rows_at(states: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Return some rows, (rows, …); a view if they are consecutive. Copies of many rows take several threads."""
+    begin, end = (rows[0], rows[-1] + 1) if rows else (0, 0)
+    if list(rows) == [*range(begin, end)]:
+        return states[begin:end]
+    return states.index_select(0, torch.tensor(rows, device=states.device))
+
+
 @dataclass(frozen=True, slots=True)
 class OutputRow:
     """One row of an output, addressed by the nodes of the row's tree.
@@ -126,13 +136,14 @@ class OutputRow:
         return found
 
     def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
-        """The hidden states of some layers at some nodes, ``(nodes, layers, size)``, on the model's device."""
-        states = [self.output.hidden[layer][self.row] for layer in layers]
-        begin, end = (nodes[0] + self.trunk, nodes[-1] + self.trunk + 1) if nodes else (0, 0)
-        if list(nodes) == [*range(begin - self.trunk, end - self.trunk)]:  # prompts and chains: a view
-            return torch.stack([each[begin:end] for each in states], 1)
-        index = torch.tensor(nodes, device=states[0].device) + self.trunk
-        return torch.stack([each.index_select(0, index) for each in states], 1)
+        """The hidden states of some layers at some nodes, ``(nodes, layers, size)``, on the model's device.
+
+        A view of the output's if these are all of its layers and consecutive nodes, as those of prompts and chains are.
+        """
+        states = self.output.hidden[self.row]
+        if tuple(layers) != self.output.layers:
+            states = states[:, [self.output.layers.index(layer) for layer in layers]]
+        return rows_at(states, [node + self.trunk for node in nodes])
 
     def of_trunk(self) -> "OutputRow":
         """Return the same row, addressed by the tokens that were forwarded before the tree's root."""

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from specdec.backends.cache import SPARE_SLOTS, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
+from specdec.backends.hidden_states import stacked
 from specdec.backends.output import Output
 from specdec.backends.placement import Placement
 from specdec.backends.recording import Outputs
@@ -196,8 +197,7 @@ class StaticBackend(HFBackend):
             self.is_warm = True
             run = self._replayed if self._captures and not self._is_hooked else self._call
             logits, *states = run(inputs, layout.hidden)
-        hidden = dict(zip(layout.hidden, states, strict=True))
-        return Output(logits[:, : len(layout.columns)], layout.columns, hidden)
+        return Output(logits[:, : len(layout.columns)], layout.columns, stacked(states), layout.hidden)
 
     def _prepared(self, layout: Layout) -> Inputs:
         """Make room for the next pass, and set where it writes; return its inputs."""

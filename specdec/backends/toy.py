@@ -90,8 +90,7 @@ class ToyBackend(Backend):
             torch.stack([self._logits(context(layout, row, node, committed)) for node in layout.columns])
             for row, committed in enumerate(self._rows[layout.first :][: len(layout.lengths)])
         ]
-        hidden = {layer: _states(layout, layer) for layer in layout.hidden}
-        return Output(torch.stack(rows), layout.columns, hidden)
+        return Output(torch.stack(rows), layout.columns, _states(layout), layout.hidden)
 
     def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
         return torch.tensor(list(self._model.law(context)), dtype=torch.float64).log()
@@ -123,10 +122,11 @@ class ToyBackend(Backend):
         return 0
 
 
-def _states(layout: Layout, layer: int) -> torch.Tensor:
-    """Fake hidden states, ``(rows, width, 3)``: the layer, the node's token and its position."""
-    numbers = layout.input_ids, layout.positions
-    return torch.stack([torch.full_like(layout.input_ids, layer), *numbers], dim=-1).double()
+def _states(layout: Layout) -> torch.Tensor:
+    """Fake hidden states, ``(rows, width, layers, 3)``: the layer, the node's token and its position."""
+    numbers = (each[..., None].expand(-1, -1, len(layout.hidden)) for each in (layout.input_ids, layout.positions))
+    layers = torch.tensor(layout.hidden, dtype=torch.int64).expand(*layout.input_ids.shape, -1)
+    return torch.stack([layers, *numbers], dim=-1).double()
 
 
 def context(layout: Layout, row: int, node: int, committed: Sequence[int]) -> tuple[int, ...]:

@@ -223,9 +223,9 @@ class RankWorker:
         # Pickling a view sends its whole storage.
         return {place: self._last.at(place[0], own[place]).cpu().clone() for place in places if place in own}
 
-    def hidden(self, layer: int) -> dict[Place, torch.Tensor]:
-        """The hidden states of a layer at all nodes that this rank owns, on the host."""
-        states = [row.cpu() for row in self._last.hidden[layer]]
+    def hidden(self) -> dict[Place, torch.Tensor]:
+        """The hidden states, ``(layers, size)``, at all nodes that this rank owns, on the host."""
+        states = [row.cpu() for row in self._last.hidden]
         return {(row, node): states[row][number].clone() for row, node, number in self._owned()}
 
     @property

@@ -54,14 +54,15 @@ class SharedOutput(Output):
         return self._fetched[row, node]
 
     def take_hidden(self, layers: Sequence[int], width: int) -> None:
-        """Gather the hidden states of some layers, (rows, width, size) each."""
-        for layer in layers:
-            found = self._ask("hidden", layer)
-            any_state = next(iter(found.values()))
-            states = any_state.new_zeros(self._num_rows, width, len(any_state))
-            for (row, node), state in found.items():
-                states[row, node] = state
-            self.hidden = {**self.hidden, layer: states.to(self.logits.device)}
+        """Gather the hidden states of the pass's layers, (rows, width, layers, size)."""
+        if not layers:
+            return
+        found = self._ask("hidden")
+        any_state = next(iter(found.values()))
+        states = any_state.new_zeros(self._num_rows, width, *any_state.shape)
+        for (row, node), state in found.items():
+            states[row, node] = state
+        self.hidden, self.layers = states.to(self.logits.device), tuple(layers)
 
     def _whole(self, found: dict[Place, Any]) -> list[Any]:
         """Arrange values by row and column; None if a row has no such node."""

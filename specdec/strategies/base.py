@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from specdec.backends.output import rows_at
 from specdec.constraints.path_state import PathState
 from specdec.costs import Costs
 from specdec.errors import PluginError
@@ -161,7 +162,7 @@ class HiddenAnswers(Answers):
     def at(self, place: Mapping[int, int]) -> "Answers":
         row_of = {node: row for row, node in enumerate(self._nodes)}
         found = {node: row_of[there] for node, there in place.items() if there in row_of}
-        return HiddenAnswers(list(found), lambda: self.tensor()[list(found.values())])
+        return HiddenAnswers(list(found), lambda: rows_at(self.tensor(), list(found.values())))
 
 
 @dataclass(frozen=True, slots=True)

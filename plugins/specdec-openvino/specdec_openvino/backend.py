@@ -127,7 +127,7 @@ class OpenVINOBackend(Backend):
         self._first = layout.first
         self.expect_hidden(layout.hidden)
         logits, hidden = self._passes.run(layout)
-        return Output(logits, layout.columns, hidden)
+        return Output(logits, layout.columns, hidden, layout.hidden)
 
     def expect_hidden(self, layers: Collection[int]) -> None:
         """Replace the graph by one that has these hidden states among its outputs too, in seconds, if it lacks any.

@@ -113,8 +113,8 @@ class Passes:
         self._generation = -1
         self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
 
-    def run(self, layout: Layout) -> tuple[torch.Tensor, dict[int, list[torch.Tensor]]]:
-        """The logits that a layout wants, (rows, columns, vocab), and its hidden states by layer.
+    def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
 
         The graph has the layout's hidden states among its outputs.
         """
@@ -129,10 +129,9 @@ class Passes:
             self._give(name, values)
         self._request.infer()
         logits = self._output(LOGITS)[: len(rows) * len(layout.columns), 0]
-        hidden = {
-            layer: [row.view(self._compiled.state_dtype) for row in packed.unpack(self._states(layer), layout)]
-            for layer in layout.hidden
-        }
+        states = [self._states(layer) for layer in layout.hidden]
+        hidden = packed.unpack(states, layout) if states else []
+        hidden = [row.view(self._compiled.state_dtype) for row in hidden]
         return logits.reshape(len(rows), len(layout.columns), -1), hidden
 
     def _states(self, layer: int) -> np.ndarray:

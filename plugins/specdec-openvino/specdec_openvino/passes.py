@@ -20,13 +20,17 @@ class Packed:
     inputs: dict[str, np.ndarray]
     begins: list[int]
 
-    def unpack(self, states: np.ndarray, layout: Layout) -> list[torch.Tensor]:
-        """Arrange states of tokens, (tokens, size), by row: each row's nodes, (nodes, size).
+    def unpack(self, states: Sequence[np.ndarray], layout: Layout) -> list[torch.Tensor]:
+        """Arrange each layer's states, (tokens, size), by row: each row's nodes, (nodes, layers, size).
 
-        Copies: the next pass writes into the memory of ``states``.
+        Copies, by numpy: the next pass writes into the memory of ``states``, and after OpenVINO's threads have run,
+        torch's wait for milliseconds.
         """
         stretches = zip(self.begins, layout.num_nodes, strict=False)
-        return [torch.from_numpy(states[begin : begin + count].copy()) for begin, count in stretches]
+        return [
+            torch.from_numpy(np.stack([each[begin : begin + count] for each in states], 1))
+            for begin, count in stretches
+        ]
 
 
 def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequence[int], least: int) -> Packed:

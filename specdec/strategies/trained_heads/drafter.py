@@ -113,7 +113,7 @@ class HeadDrafter(Source):
         self.drafted = self.drawn = None
         states = feedback.signals[Nodes.PATH, self._engine.states].tensor()
         root = len(self.request.tokens) - len(feedback.tokens) - 1
-        self._receive(root, states[: len(feedback.tokens)])
+        self._receive(root, states[: len(feedback.tokens)].clone())  # a view would hold all nodes of the pass
 
     def retain(self, start: int, stop: int) -> Retained | None:
         self._engine.store(self)
