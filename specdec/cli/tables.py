@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specdec.comparison.spec_bench import SpecBench
 
 _DEFECT, _TIE = "bold red", "yellow"
+_WHOLE = 10  # tokens per second from which decimals are left out
 
 
 def speed_table(comparison: "Comparison") -> FiguresTable:
@@ -24,7 +25,7 @@ def speed_table(comparison: "Comparison") -> FiguresTable:
         is_plain = row.strategy == comparison.plan.baseline
         table.add_row(
             row.strategy,
-            f"{row.tokens_per_second:.0f}",
+            f"{row.tokens_per_second:.{0 if row.tokens_per_second >= _WHOLE else 1}f}",
             f"{row.tokens_per_step:.2f}",
             "1" if is_plain else str(row.speed_up),
             _identity(row, comparison.plan),

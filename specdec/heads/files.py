@@ -41,6 +41,8 @@ def read_config(folder: Path, remedy: str) -> dict[str, Any]:
     Raises:
         ModelError: it can't be read; with the remedy.
     """
+    if not folder.is_dir():
+        raise ModelError(f"there is no folder {folder}: {remedy}")
     try:
         settings: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -68,8 +70,9 @@ def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str
         try:
             loaded = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
         except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+            reason = str(error).partition(". ")[0]  # torch's has three more sentences
             raise ModelError(
-                f"{file} is damaged or no file of tensors ({error}): copy the head's folder again"
+                f"{file} is damaged or no file of tensors ({reason}): copy the head's folder again"
             ) from error
         except Exception as error:  # whatever a malicious pickle brings up; torch advises to load it unsafely
             raise ModelError(f"{file} holds something other than tensors: {remedy}") from error

@@ -247,6 +247,11 @@ def test_other_folders_are_refused(tmp_path: Path, change: Callable[[Path], None
         read_head(tmp_path, target(), torch.float32)
 
 
+def test_a_folder_that_doesnt_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"there is no folder .*nowhere: give the folder of"):
+        read_head(tmp_path / "nowhere", target(), torch.float32)
+
+
 def test_another_targets_head_is_refused(tmp_path: Path) -> None:
     written(tmp_path)
     with pytest.raises(ModelError, match=r"hidden size 16 \(the target has 24\).*trained for this model"):
