@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from specdec.heads.files import TargetWeights
 from specdec.heads.medusa import MedusaWeights, ResBlock
 from specdec.heads.medusa_folder import read_medusa_heads, write_medusa_heads
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.packing import PackedRows
-from specdec.training.start import Samples, ridge
+from specdec.training.start import Samples, ridge, state_scales
 from specdec.training.target import States
 
 
@@ -106,30 +106,37 @@ class MedusaTraining(HeadTraining):
 
     @torch.no_grad()
     def start(self, samples: Samples, generator: torch.Generator) -> float:  # noqa: ARG002 - nothing is drawn
-        read, output = samples.read.float(), self.output_rows.float()
+        self.scales = state_scales(samples.read)
+        read, output = samples.read.float() * self.scales, self.output_rows.float()
         if self.shared:
             self.head.output_weights[0].copy_(output)
-            return 0.
+            return 0.0
+        rest, energy = 0.0, 0.0
         for step, weight in enumerate(self.head.output_weights):
-            weight.copy_(output @ ridge(read, samples.final[:, step].float()).T)
-        wanted = samples.final[:, 0].float()
-        rest = wanted - read @ ridge(read, wanted)
-        return float(1 - rest.square().sum() / wanted.square().sum())
+            wanted = samples.final[:, step].float()
+            to_final = ridge(read, wanted)
+            weight.copy_(output @ (self.scales[:, None] * to_final).T)
+            rest += float((wanted - read @ to_final).square().sum())
+            energy += float(wanted.square().sum())
+        return 1 - rest / energy
 
     def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:  # noqa: ARG002 - each position is read alone
         found = list[torch.Tensor]()
         for blocks in self.head.blocks()[:num_steps]:
-            z = read.to(blocks[0].weight.dtype)
+            z, scales = read.to(blocks[0].weight.dtype), self.scales
             for weight, bias in blocks:
-                z = z + silu(torch.nn.functional.linear(z, weight, bias))
+                z = z + silu(linear(z * scales, weight, bias))
+                scales = torch.ones_like(scales)
             found.append(z)
         return found
 
     def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
-        return torch.nn.functional.linear(out, self.head.output_weights[0 if self.shared else step])
+        return linear(out, self.head.output_weights[0 if self.shared else step])
 
     def _fold(self) -> None:
-        """States are read as they are."""
+        with torch.no_grad():
+            for blocks in self.head.blocks():
+                blocks[0].weight.mul_(self.scales)
 
     def _write(self, folder: Path) -> None:
         write_medusa_heads(self.head.weights(), folder, self.vocab_size)

@@ -61,9 +61,9 @@ class PEagleTraining(Eagle3Training):
 
     def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
         every = torch.arange(rows.tokens.shape[1], device=self.device).expand_as(rows.tokens)
-        return self._outs(read, rows, visible, [every] * (num_steps - 1))
+        return self.sampled_outs(read, rows, visible, [every] * (num_steps - 1))
 
-    def _outs(
+    def sampled_outs(
         self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, places: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the outputs of each step; after the first, those from some places, (rows, m).
@@ -107,7 +107,7 @@ class PEagleTraining(Eagle3Training):
         places = [
             order[:, : max(1, round(length * max(_KEPT**step, _LEAST_KEPT)))] for step in range(1, len(weights))
         ]
-        outs = self._outs(self.read(batch.states), rows, batch.visible, places)
+        outs = self.sampled_outs(self.read(batch.states), rows, batch.visible, places)
         every = torch.arange(length, device=self.device).expand_as(rows.tokens)
         total = torch.zeros((), device=self.device)
         for step, (out, place, weight) in enumerate(zip(outs, [every, *places], weights, strict=True)):
