@@ -90,7 +90,9 @@ class Curve:
     def settings(self, count: int, rate: float) -> TrainingSettings:
         batch = self.arguments.batch * (2 if count >= LARGE else 1)
         at_once = ROWS_AT_ONCE if self.corpus.model.device.type == "cuda" else batch
-        return TrainingSettings(rows_per_batch=batch, rows_per_target_pass=at_once, rate=rate, **self.corpus.kind.schedule)
+        return TrainingSettings(
+            rows_per_batch=batch, rows_per_target_pass=at_once, rate=rate, **self.corpus.kind.schedule
+        )
 
     def noted(self, point: Point, head: HeadTraining, measured: dict[str, Any]) -> float:
         """Write a point's results, and its head if it is the best so far."""

@@ -116,7 +116,9 @@ def prompt_answers(arguments: argparse.Namespace, untrained: HeadTraining, most:
     for line, answer in zip(lines, written, strict=True):
         stop = next((index + 1 for index, token in enumerate(answer) if token in ends), most)
         tokens = torch.tensor(line["prompt_ids"] + answer[:stop], device=device)
-        found.append(Answer(line["category"], tokens, len(line["prompt_ids"]), untrained.read(target.of(tokens[None]))[0]))
+        found.append(
+            Answer(line["category"], tokens, len(line["prompt_ids"]), untrained.read(target.of(tokens[None]))[0])
+        )
     return found
 
 

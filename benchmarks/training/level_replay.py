@@ -15,8 +15,7 @@ def replay_levels(training: HeadTraining, answer: Answer, shape: TreeShape) -> i
     outs = training.outs(answer.read[None], rows, rows.visible(), DEPTH)
     first = answer.num_prompt - 1
     found = [
-        training.logits(out[0, first:], step).float().log_softmax(-1).topk(shape.width)
-        for step, out in enumerate(outs)
+        training.logits(out[0, first:], step).float().log_softmax(-1).topk(shape.width) for step, out in enumerate(outs)
     ]
     tokens = torch.stack([training.target_ids[each.indices] for each in found], 1).tolist()
     log_probs = torch.stack([each.values for each in found], 1).tolist()

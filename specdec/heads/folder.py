@@ -34,7 +34,8 @@ _REMEDIES = {
 _REMEDY = _REMEDIES["eagle3"]
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
 # The strategies that read these kinds.
-_READ_KINDS = {"eagle": ("an EAGLE", "eagle"), "eagle3": ("an EAGLE-3", "eagle3"), "peagle": ("a P-EAGLE", "p_eagle")}
+_READ_KINDS = {"eagle": ("an EAGLE", "eagle"), "eagle3": ("an EAGLE-3", "eagle3"), "peagle": ("a P-EAGLE", "p_eagle"),
+               "medusa": ("a Medusa", "medusa")}  # fmt: skip
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -114,6 +115,8 @@ def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> s
     """Return the kind of a head in ``speculators``' words; only EAGLE's first heads have no norm before attention."""
     has_norms = "midlayer.hidden_norm.weight" in tensors or "midlayer.input_layernorm.weight" in tensors
     default = "eagle3" if has_norms or "fc.weight" not in tensors else "eagle"
+    if settings.get("model_type") == "medusa":
+        return "medusa"
     return str(settings.get("speculators_model_type", default))
 
 

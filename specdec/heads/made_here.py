@@ -46,6 +46,19 @@ def head_of(model: object) -> Path | None:
     return folder_for(digest) if digest in known else None
 
 
+def strategy_of(folder: Path) -> str:
+    """Return the name of the strategy that drafts with the head that was trained here in a folder.
+
+    It is ``eagle3`` for a damaged configuration too, which that strategy reports.
+    """
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind = settings.get("speculators_model_type") or settings.get("model_type")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    return {"peagle": "p_eagle", "medusa": "medusa"}.get(str(kind), "eagle3")
+
+
 def folder_for(digest: str) -> Path:
     """Return the folder in which ``head_of`` looks for the head of a model with this digest."""
     return cache_folder() / "heads" / digest
@@ -81,8 +94,9 @@ def _may_fit(path: Path, model: object) -> bool:
     text = _text_config(model)
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        return text is not None and bool(settings["hidden_size"] == getattr(text, "hidden_size", None))
-    except (OSError, ValueError, TypeError, LookupError):
+        layer = settings.get("transformer_layer_config", settings)
+        return text is not None and bool(layer["hidden_size"] == getattr(text, "hidden_size", None))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return True  # a damaged head is reported to the model that it was trained for
 
 

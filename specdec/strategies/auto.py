@@ -3,6 +3,7 @@
 A head that was trained for this very model on this machine is one more source.
 """
 
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import ClassVar
@@ -10,13 +11,17 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.heads.made_here import head_of
+from specdec.heads.made_here import head_of, strategy_of
 from specdec.strategies.base import Engine, Hidden, Host, Proposer, Signal
 from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
+
+_READERS: Mapping[str, type[Proposer]] = {"eagle3": Eagle3Proposer, "medusa": MedusaProposer, "p_eagle": PEagleProposer}
 
 
 class AutoProposer(Proposer):
@@ -42,7 +47,7 @@ class AutoProposer(Proposer):
         """Return the merge that this strategy is short for; ``head`` is a trained head's folder."""
         sources: list[Proposer] = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()]
         if head is not None:
-            sources.append(Eagle3Proposer(head=head))
+            sources.append(_READERS[strategy_of(head)](head=head))
         return MergedProposer(proposers=sources, loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:

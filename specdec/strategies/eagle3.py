@@ -11,16 +11,14 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_head
-from specdec.heads.made_here import head_of
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.trained_heads.drawn import DrawingEngine
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.target import check_ids, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target import check_ids, head_folder, notes_on_target, shared_weights
 
 
 class Eagle3Proposer(Proposer):
@@ -67,11 +65,7 @@ class Eagle3Proposer(Proposer):
     )
 
     def bind(self, host: Host) -> Engine:
-        folder = head_of(host.model) if self.head is None else self.head.expanduser()
-        if folder is None:
-            raise ModelError(
-                "no head was trained for this model on this machine: give head=FOLDER, or run `specdec train head`"
-            )
+        folder = head_folder(host, self.head)
         weights = shared_weights(host, f"the head in {folder} reads")
         head = self._read(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of a head that was trained for this model"

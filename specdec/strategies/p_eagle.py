@@ -69,7 +69,6 @@ class PEagleProposer(Eagle3Proposer):
 
     name: ClassVar[str] = "p_eagle"
 
-    head: Path = Field(description="folder of the head")
     top_k: int = Field(default=4, ge=1, description="candidates of each position; 1 if the target supports no trees")
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 

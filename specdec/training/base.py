@@ -117,7 +117,7 @@ class HeadTraining(ABC):
 
     @abstractmethod
     def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
-        """Return what the logits of each step are computed from, (rows, length, hidden); step s at i predicts x_{i+2+s}.
+        """Return what the logits of each step are of, (rows, length, hidden); step s at i predicts x_{i+2+s}.
 
         Outputs whose token x_{i+1+s} is not in the row's document are meaningless.
 

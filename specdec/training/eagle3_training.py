@@ -73,7 +73,7 @@ class Eagle3Training(HeadTraining):
         states = (read * self.scales).to(self.head.fc.weight.dtype)
         return unroll(self.head, states, rows.tokens, rows.positions, visible, num_steps)
 
-    def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:  # noqa: ARG002 - one matrix for all steps
+    def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
         return self.head.logits(out)
 
     def _fold(self) -> None:

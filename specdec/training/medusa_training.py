@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn.functional import linear, silu
 
@@ -28,6 +29,8 @@ class MedusaHeads(nn.Module):
         weights: of the heads, which aren't copied.
     """
 
+    token_map: torch.Tensor
+
     def __init__(self, weights: MedusaWeights) -> None:
         super().__init__()
         self.num_blocks = len(weights.blocks[0])
@@ -36,8 +39,6 @@ class MedusaHeads(nn.Module):
         self.block_biases = nn.ParameterList([_bias(block) for block in every])
         self.output_weights = nn.ParameterList(weights.outputs)
         self.register_buffer("token_map", weights.target_ids)
-
-    token_map: torch.Tensor
 
     def blocks(self) -> list[list[ResBlock]]:
         """Return the residual blocks of each head."""
@@ -53,8 +54,22 @@ def _bias(block: ResBlock) -> torch.Tensor:
     return torch.zeros_like(block.weight[0]) if block.bias is None else block.bias
 
 
+class MedusaSizes(BaseModel):
+    """The sizes of Medusa's heads that the target doesn't decide.
+
+    Attributes:
+        num_blocks: residual blocks of each head.
+        shares_output: all heads have one output matrix, which begins as the target's, instead of one each.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_blocks: int = Field(default=1, ge=1)
+    shares_output: bool = False
+
+
 class MedusaTraining(HeadTraining):
-    """Medusa's heads; of their ``sizes`` there is the number of residual blocks of each, ``num_blocks``."""
+    """Medusa's heads; their ``sizes`` are fields of ``MedusaSizes``."""
 
     strategy: ClassVar[str] = "medusa"
     label: ClassVar[str] = "Medusa heads"
@@ -75,19 +90,16 @@ class MedusaTraining(HeadTraining):
         sizes: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        hidden, num_blocks = model.config.get_text_config().hidden_size, int((sizes or {}).get("num_blocks", 1))
-        num_outputs = 1 if (sizes or {}).get("shared") else DEPTH
+        given, hidden = MedusaSizes(**(sizes or {})), model.config.get_text_config().hidden_size
         where: dict[str, Any] = {"device": model.device if device is None else device, "dtype": torch.float32}
 
         def block() -> ResBlock:
             return ResBlock(torch.zeros(hidden, hidden, **where), torch.zeros(hidden, **where))
 
-        blocks = [[block() for _ in range(num_blocks)] for _ in range(DEPTH)]
+        blocks = [[block() for _ in range(given.num_blocks)] for _ in range(DEPTH)]
+        num_outputs = 1 if given.shares_output else DEPTH
         outputs = [torch.zeros(len(vocabulary), hidden, **where) for _ in range(num_outputs)]
         return cls(model, MedusaHeads(MedusaWeights(blocks, outputs, vocabulary.to(where["device"]))))
-
-    @property
-    def shared(self): return len(self.head.output_weights)==1
 
     @property
     def states_size(self) -> int:
@@ -105,10 +117,10 @@ class MedusaTraining(HeadTraining):
         return states.final
 
     @torch.no_grad()
-    def start(self, samples: Samples, generator: torch.Generator) -> float:  # noqa: ARG002 - nothing is drawn
+    def start(self, samples: Samples, generator: torch.Generator) -> float:
         self.scales = state_scales(samples.read)
         read, output = samples.read.float() * self.scales, self.output_rows.float()
-        if self.shared:
+        if len(self.head.output_weights) == 1:
             self.head.output_weights[0].copy_(output)
             return 0.0
         rest, energy = 0.0, 0.0
@@ -120,7 +132,7 @@ class MedusaTraining(HeadTraining):
             energy += float(wanted.square().sum())
         return 1 - rest / energy
 
-    def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:  # noqa: ARG002 - each position is read alone
+    def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
         found = list[torch.Tensor]()
         for blocks in self.head.blocks()[:num_steps]:
             z, scales = read.to(blocks[0].weight.dtype), self.scales
@@ -131,7 +143,8 @@ class MedusaTraining(HeadTraining):
         return found
 
     def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
-        return linear(out, self.head.output_weights[0 if self.shared else step])
+        outputs = self.head.output_weights
+        return linear(out, outputs[step % len(outputs)])
 
     def _fold(self) -> None:
         with torch.no_grad():

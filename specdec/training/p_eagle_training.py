@@ -104,9 +104,7 @@ class PEagleTraining(Eagle3Training):
         is_label = is_label.view_as(rows.tokens)
         order = torch.rand(rows.tokens.shape, generator=generator, device=self.device)
         order = (order + is_label.roll(-2, 1)).argsort(1, descending=True)  # those of the answers first
-        places = [
-            order[:, : max(1, round(length * max(_KEPT**step, _LEAST_KEPT)))] for step in range(1, len(weights))
-        ]
+        places = [order[:, : max(1, round(length * max(_KEPT**step, _LEAST_KEPT)))] for step in range(1, len(weights))]
         outs = self.sampled_outs(self.read(batch.states), rows, batch.visible, places)
         every = torch.arange(length, device=self.device).expand_as(rows.tokens)
         total = torch.zeros((), device=self.device)
@@ -115,7 +113,9 @@ class PEagleTraining(Eagle3Training):
             counts = is_label.gather(1, wanted.clamp_max(length - 1)) & (wanted < length)
             before = (wanted - 1).clamp_max(length - 1)[..., None].expand(-1, -1, batch.states.final.shape[-1])
             teacher = distribution(batch.states.final.gather(1, before), self.output_rows)
-            losses = cross_entropy(self.logits(out, step).float().flatten(0, 1), teacher.flatten(0, 1), reduction="none")
+            losses = cross_entropy(
+                self.logits(out, step).float().flatten(0, 1), teacher.flatten(0, 1), reduction="none"
+            )
             kept = counts.flatten().float()
             total = total + weight * (losses * kept).sum() / kept.sum().clamp_min(1.0)
         return total / len(weights)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,9 +43,7 @@ class TimedTraining:
         place: the head's folder.
     """
 
-    def __init__(
-        self, training: HeadTraining, text: Text, settings: HeadSettings, watch: Watch, place: Place
-    ) -> None:
+    def __init__(self, training: HeadTraining, text: Text, settings: HeadSettings, watch: Watch, place: Place) -> None:
         self.training, self.model, self.text = training, training.model, text
         self.settings, self.watch, self.place = settings, watch, place
         self.rows, held_out = self._rows()

@@ -3,21 +3,19 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec import Generator
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.kinds import KINDS
 from specdec.training.losses import Batch, labels
 from specdec.training.medusa_training import MedusaTraining
 from specdec.training.p_eagle_training import PEagleTraining
 from specdec.training.packing import PackedRows
-from specdec.training.target import States, TargetStates
+from specdec.training.target import TargetStates
 from tests.support.medusa_reference import reference_log_probs
 from tests.support.p_eagle_reference import p_eagle_log_probs
 
@@ -36,7 +34,9 @@ def randomised(training: HeadTraining) -> HeadTraining:
     """The head with random weights, and with factors on the states that it reads; all are numbers of bfloat16."""
     draw = torch.Generator().manual_seed(3)
     for name, parameter in training.head.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=draw) / (parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 1)
+        drawn = torch.randn(parameter.shape, generator=draw) / (
+            parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 1
+        )
         parameter.data = (1 + 0.2 * drawn if "norm" in name else drawn).bfloat16().float()
     training.scales = torch.tensor([0.5, 2.0]).repeat(training.states_size // 2)
     return training

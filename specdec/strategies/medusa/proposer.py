@@ -13,7 +13,7 @@ from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
-from specdec.strategies.trained_heads.target import check_ids, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target import check_ids, head_folder, notes_on_target, shared_weights
 
 
 class MedusaProposer(Proposer):
@@ -49,7 +49,9 @@ class MedusaProposer(Proposer):
 
     tunable: ClassVar[Tunable] = {"num_nodes": (4, 8, 16, 32, 63)}
 
-    head: Path = Field(description="folder of the heads")
+    head: Path | None = Field(
+        default=None, description="folder of the heads; by default those that `specdec train head` made for this model"
+    )
     top_k: int = Field(default=10, ge=1, description="candidates of each head")
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
     min_probability: float = Field(
@@ -60,12 +62,13 @@ class MedusaProposer(Proposer):
     )
 
     def bind(self, host: Host) -> Engine:
-        folder = self.head.expanduser()
+        folder = head_folder(host, self.head)
         weights = shared_weights(host, f"the Medusa heads in {folder} read")
         heads = read_medusa_heads(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of heads that were trained for this model"
         check_ids(heads.target_ids, host, f"the Medusa heads in {folder} draft", remedy)
         options = MedusaOptions(self.num_nodes, self.min_probability)
         engine = MedusaEngine(options, MedusaRunner(heads, self.top_k), weights.num_layers, learns=host.is_keyed)
-        engine.notes = notes_on_target(host.model)
+        if self.head is not None:  # those made here were trained for this very model
+            engine.notes = notes_on_target(host.model)
         return engine

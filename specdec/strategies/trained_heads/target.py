@@ -1,11 +1,28 @@
 """The weights that trained heads share with their target, their checks, and notes about it."""
 
+from pathlib import Path
+
 import torch
 
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
+from specdec.heads.made_here import head_of
 from specdec.models.altered import alterations_of
 from specdec.strategies.base import Host
+
+
+def head_folder(host: Host, head: Path | None) -> Path:
+    """Return the folder of a head: the given one, or the one of the head that was trained here for the target.
+
+    Raises:
+        ModelError: there is neither.
+    """
+    folder = head_of(host.model) if head is None else head.expanduser()
+    if folder is None:
+        raise ModelError(
+            "no head was trained for this model on this machine: give head=FOLDER, or run `specdec train head`"
+        )
+    return folder
 
 
 def shared_weights(host: Host, reader: str) -> TargetWeights:
