@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,14 +25,21 @@ if TYPE_CHECKING:
 _LEAST_SECONDS_OF_REPORT, _REPORT_SHARE = 20.0, 0.02  # for decoding with the new head
 
 
+class HeadKind(Enum):
+    """The kinds of heads that can be trained."""
+
+    eagle3 = "eagle3"
+    medusa = "medusa"
+    p_eagle = "p_eagle"
+
+
 def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")],
+    head_kind: Annotated[HeadKind, typer.Option("--kind", help="of the head")] = HeadKind.eagle3,
     minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="the head's folder (default: in the cache, where auto and eagle3 find it)", show_default=False
-        ),
+        typer.Option(help="the head's folder (default: in the cache, where auto finds it)", show_default=False),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
@@ -78,7 +86,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         use_threads(threads)
         loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
         tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
-    settings = HeadSettings(minutes=minutes, draft_vocab_size=vocabulary, seed=seed)
+    settings = HeadSettings(kind=head_kind.value, minutes=minutes, draft_vocab_size=vocabulary, seed=seed)
     console = Console(highlight=False, markup=False)
     try:
         with refusing(), training_progress() as show:
@@ -99,6 +107,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     commands = _Commands(
         {
             "model": model,
+            "kind": None if head_kind is HeadKind.eagle3 else head_kind.value,
             "minutes": f"{minutes:g}",
             "out": out,
             "device": device,
@@ -151,8 +160,8 @@ class _Commands:
     def strategies(self, head: "TrainedHead") -> list[str]:
         """Return ``auto`` with the head, and the head alone; in the cache folder they find it themselves."""
         if self.options["out"] is None:
-            return ["auto", "eagle3"]
-        return [shlex.quote(f"{name}:head={head.folder}") for name in ("auto+eagle3", "eagle3")]
+            return ["auto", head.strategy]
+        return [shlex.quote(f"{name}:head={head.folder}") for name in (f"auto+{head.strategy}", head.strategy)]
 
     def _with(self, *names: str) -> str:
         given = {name: self.options[name] for name in names if self.options[name] is not None}

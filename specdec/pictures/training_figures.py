@@ -25,7 +25,10 @@ def _loss(run: Run) -> tuple[Any, Plot]:
     title = "Loss"
     figure, axes = one_axes(title, "updates", "cross-entropy of all unrolled steps", _HEIGHT)
     axes.plot(*zip(*run.losses, strict=True), color=COLOURS[0], linewidth=1.2, marker=".", markersize=4)
-    caption = "Of single batches. It rises where a third unrolled step is added, as the learning rates begin to fall."
+    caption = (
+        "Of single batches. An EAGLE-3 head's rises where a third unrolled step is added, as the learning rates begin "
+        "to fall."
+    )
     return figure, Plot(title, "", caption)
 
 

@@ -9,6 +9,7 @@ from specdec.comparison.page_environment import page_environment
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, select
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import ComparisonSession
+from specdec.heads.made_here import strategy_of
 from specdec.machine.extras import needs
 from specdec.machine.facts import machine_facts
 from specdec.pictures.training_figures import curves
@@ -49,11 +50,8 @@ def measure_head(
     Raises:
         SpecdecError: a strategy can't decode the prompts, or not every one has decoded one in this time.
     """
-    strategies = {
-        _WITHOUT: "auto:head=false",
-        "the head alone": f"eagle3:head={folder}",
-        _WITH: f"auto+eagle3:head={folder}",
-    }
+    head = f"{strategy_of(folder)}:head={folder}"
+    strategies = {_WITHOUT: "auto:head=false", "the head alone": head, _WITH: f"auto+{head}"}
     chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
     with ComparisonSession(
         model, strategies, chosen, tokenizer=tokenizer, backend="hf", max_new_tokens=_NEW_TOKENS

@@ -1,6 +1,7 @@
 """A draft head from nothing but its target, in a given time: the target writes text, and the head learns from it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,13 @@ def train_head(
     Args:
         model: a transformers model in evaluation mode, on the device to train on.
         tokenizer: the model's.
-        out: the folder; None for the one in specdec's cache folder in which ``auto`` and ``eagle3`` look.
-        settings: time, sizes and seed.
+        out: the folder; None for the one in specdec's cache folder in which ``auto`` and the strategy of the
+            head's kind look.
+        settings: kind, time, sizes and seed.
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the run that was interrupted in the folder, its time included. After a run that has ended, or
             that was interrupted with other arguments before its training, a new run goes on with the folder's text, and
-            its head replaces only a worse one.
+            its head replaces only a worse one of its kind.
         watch: receives the plan and the progress.
 
     Raises:
@@ -58,9 +60,11 @@ def train_head(
         ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
             out.
     """
-    settings, watch = settings or HeadSettings(), watch or Watch()
+    settings = settings or HeadSettings()
+    kind = KINDS[settings.kind]
+    watch = _naming(kind.label, watch or Watch())
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
-    folder, kind = place.folder, KINDS[settings.kind]
+    folder = place.folder
     vocab_size = len(model.get_input_embeddings().weight)
     sizes = kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
     TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
@@ -116,6 +120,11 @@ def write_own_text(
     if not len(own.text):
         raise ModelError(f"{name_of(model)} wrote no answers in this time: allow more minutes")
     return own.text, script
+
+
+def _naming(head: str, watch: Watch) -> Watch:
+    """Return a watch whose plans name the kind of the head."""
+    return replace(watch, on_plan=lambda plan: watch.on_plan(replace(plan, head=head)))
 
 
 def _disk_bytes(head: torch.nn.Module) -> int:

@@ -5,7 +5,7 @@ pairs of the text up to i and each other, as in a draft. Further steps are train
 drop-token sampling), nested, as a step's mask pair sees those of the steps before it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,12 +25,19 @@ from specdec.training.sizes import p_eagle_config
 from specdec.training.start import Samples
 from specdec.training.unrolled import chain_attention
 
-_KEPT, _LEAST_KEPT = 0.7, 0.2  # shares of the positions: of those of the step before, and in any step
 _RANDOM = 0.8
 
 
 class PEagleTraining(Eagle3Training):
-    """A P-EAGLE head; its ``sizes`` are fields of ``PEagleConfig``."""
+    """A P-EAGLE head; its ``sizes`` are fields of ``PEagleConfig``.
+
+    Attributes:
+        kept: share of a step's positions that are kept for the next one.
+        least_kept: share of all positions that is kept at least.
+    """
+
+    kept: ClassVar[float] = 0.7
+    least_kept: ClassVar[float] = 0.2
 
     strategy: ClassVar[str] = "p_eagle"
     label: ClassVar[str] = "a P-EAGLE head"
@@ -96,29 +103,33 @@ class PEagleTraining(Eagle3Training):
         )
         return list(out.split(counts, 1))
 
-    def loss(self, batch: Batch, weights: tuple[float, ...], generator: torch.Generator) -> torch.Tensor:
-        """Return the mean of the steps' mean cross-entropies, each from as many positions as are kept for it."""
-        rows, length = batch.rows, batch.rows.tokens.shape[1]
-        is_label = torch.zeros(rows.tokens.numel(), dtype=torch.bool, device=self.device)
+    def loss(self, batch: Batch, weights: Sequence[float], generator: torch.Generator) -> torch.Tensor:
+        """Return the weighted mean of the steps' mean cross-entropies, each from the positions that are kept for it."""
+        rows, (num_rows, length) = batch.rows, batch.rows.tokens.shape
+        is_label = torch.zeros(num_rows * length, dtype=torch.bool, device=self.device)
         is_label[batch.indices] = True
-        is_label = is_label.view_as(rows.tokens)
-        order = torch.rand(rows.tokens.shape, generator=generator, device=self.device)
-        order = (order + is_label.roll(-2, 1)).argsort(1, descending=True)  # those of the answers first
-        places = [order[:, : max(1, round(length * max(_KEPT**step, _LEAST_KEPT)))] for step in range(1, len(weights))]
-        outs = self.sampled_outs(self.read(batch.states), rows, batch.visible, places)
-        every = torch.arange(length, device=self.device).expand_as(rows.tokens)
+        is_label = is_label.view(num_rows, length)
+        places = self._kept(is_label, len(weights), generator)
+        outs = self.sampled_outs(self.read(batch.states), rows, batch.visible, places[1:])
         total = torch.zeros((), device=self.device)
-        for step, (out, place, weight) in enumerate(zip(outs, [every, *places], weights, strict=True)):
+        for step, (out, place, weight) in enumerate(zip(outs, places, weights, strict=True)):
             wanted = place + 2 + step
-            counts = is_label.gather(1, wanted.clamp_max(length - 1)) & (wanted < length)
+            is_counted = (is_label.gather(1, wanted.clamp_max(length - 1)) & (wanted < length)).float()
             before = (wanted - 1).clamp_max(length - 1)[..., None].expand(-1, -1, batch.states.final.shape[-1])
             teacher = distribution(batch.states.final.gather(1, before), self.output_rows)
-            losses = cross_entropy(
-                self.logits(out, step).float().flatten(0, 1), teacher.flatten(0, 1), reduction="none"
-            )
-            kept = counts.flatten().float()
-            total = total + weight * (losses * kept).sum() / kept.sum().clamp_min(1.0)
+            found = self.logits(out, step).float()
+            losses = cross_entropy(found.flatten(0, 1), teacher.flatten(0, 1), reduction="none").view_as(place)
+            total = total + weight * (losses * is_counted).sum() / is_counted.sum().clamp_min(1.0)
         return total / len(weights)
+
+    def _kept(self, is_label: torch.Tensor, num_steps: int, generator: torch.Generator) -> list[torch.Tensor]:
+        """Return the positions of each step, (rows, m): all at first, then drawn ones, of answers before others."""
+        num_rows, length = is_label.shape
+        drawn = torch.rand(num_rows, length, generator=generator, device=self.device)
+        order = (drawn + is_label.roll(-2, 1)).argsort(1, descending=True)
+        shares = (max(self.kept**step, self.least_kept) for step in range(1, num_steps))
+        every = torch.arange(length, device=self.device).expand(num_rows, length)
+        return [every, *(order[:, : max(1, round(length * share))] for share in shares)]
 
     def _fold(self) -> None:
         with torch.no_grad():

@@ -21,6 +21,7 @@ class Plan:
         text_minutes: time for the text.
         training_minutes: time for the training that follows; 0 without one.
         source: what the model writes, in words.
+        head: the kind of the head, in words.
     """
 
     num_answer_tokens: int
@@ -29,6 +30,7 @@ class Plan:
     text_minutes: float
     training_minutes: float
     source: str
+    head: str = "an EAGLE-3 head"
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
@@ -45,8 +47,8 @@ class Plan:
 
     def _training(self) -> list[str]:
         return [
-            f"training: an EAGLE-3 head, the one kind that is trained so far, for {self.training_minutes:.3g} minutes; "
-            "the best by accepted length on held-out text is kept",
+            f"training: {self.head} for {self.training_minutes:.3g} minutes; the best by accepted length on held-out "
+            "text is kept",
             f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}",
         ]
 

@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import head_of, model_digest
+from specdec.strategies.auto import AutoProposer
 from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import prepare_folder
@@ -148,6 +149,31 @@ def test_eagle3_takes_the_head_of_this_very_model_alone(
     result = Generator(model(), trained(), proposer="eagle3").generate([7, 8], max_new_tokens=24)
     assert result.token_ids == plain(model(), [7, 8], 24)
     assert result.stats.steps < 24
+
+
+@pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
+def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    settings, seen = SETTINGS.model_copy(update={"kind": kind, "text_share": 0.8}), Seen()
+    head = train(seen, None, settings=settings)
+    assert "EAGLE-3" not in seen.plans[0].lines()[1] or kind == "p_eagle"
+    assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
+    with pytest.raises(Killed):
+        train(Seen(_kill("training", 20)), tmp_path, settings=settings)
+    with pytest.raises(RequestError, match=f"go on with it by --kind {kind}"):
+        train(Seen(), tmp_path, settings=settings.model_copy(update={"kind": "eagle3"}), resume=True)
+    train(Seen(), tmp_path, settings=settings, resume=True)
+    expected = load_file(head.folder / "model.safetensors")
+    resumed = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items())
+    assert f"--proposer {kind}:head={head.folder}" in (head.folder / "README.md").read_text(encoding="utf-8")
+    target = model()
+    assert head_of(target) == head.folder
+    assert AutoProposer().merged(head.folder).proposers[-1].model_dump(include={"head"}) == {"head": head.folder}
+    results = Generator(target, trained(), proposer=kind).generate(PROMPTS, max_new_tokens=48)
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        assert result.token_ids == plain(target, prompt, 48)
+    assert sum(result.stats.steps for result in results) < sum(len(result.token_ids) for result in results)
 
 
 def test_a_damaged_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec.training.base import DEPTH, HeadTraining
-from specdec.training.kinds import KINDS
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.losses import Batch, labels
 from specdec.training.medusa_training import MedusaTraining
 from specdec.training.p_eagle_training import PEagleTraining
@@ -95,12 +95,16 @@ def test_every_step_is_the_references_of_the_written_folder(
     assert compared > 30
 
 
-@pytest.mark.parametrize("kind", KINDS.values())
+class _OfAllPositions(PEagleTraining):
+    kept = 1.0
+
+
+@pytest.mark.parametrize("kind", [Eagle3Training, MedusaTraining, _OfAllPositions])
 @torch.no_grad()
 def test_the_loss_is_the_mean_cross_entropy_of_the_tokens_that_the_strategy_drafts(
     model: LlamaForCausalLM, kind: type[HeadTraining]
 ) -> None:
-    """With weights of one step at a time; step s is drafted s + 2 tokens before its token, which a loop looks up."""
+    """With the weight of one step at a time; a token is drafted s + 2 places before it by step s."""
     training, rows = randomised(kind.untrained(model, KEPT)), packed(torch.Generator().manual_seed(1))
     states = TargetStates(model, training.layer_ids).of(rows.tokens, rows.positions, rows.visible())
     in_vocabulary = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, KEPT, True)
@@ -118,9 +122,8 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_tokens_that_the_strategy_draf
                     losses.append(-(teacher[row, place - 1] * found).sum())
         weights = [float(each == step) for each in range(DEPTH)]
         found = training.loss(batch, weights, torch.Generator())
-        expected = torch.stack(losses).mean() / (DEPTH if kind is PEagleTraining else 1)
-        if kind is not PEagleTraining or not step:
-            torch.testing.assert_close(found, expected)
+        expected = torch.stack(losses).mean() / (DEPTH if kind is _OfAllPositions else 1)
+        torch.testing.assert_close(found, expected)
 
 
 @torch.no_grad()
