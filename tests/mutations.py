@@ -32,6 +32,7 @@ CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
 OTHER_HEADS = "tests/strategies/test_other_heads.py"
 MTP, P_EAGLE = "tests/strategies/test_mtp.py", "tests/strategies/test_p_eagle.py"
+TRAINED = "tests/training/test_kinds.py"
 MOST_SECONDS = 1800
 
 
@@ -46,6 +47,18 @@ class Mutation:
 
 
 MUTATIONS = (
+    Mutation(
+        "P-EAGLE trained for the token before",
+        "specdec/training/p_eagle_training.py",
+        (("wanted = place + 2 + step", "wanted = place + 1 + step"),),
+        (TRAINED,),
+    ),
+    Mutation(
+        "Medusa trained for the token after",
+        "specdec/training/losses.py",
+        (("[indices - 2 - step]", "[indices - 3 - step]"),),
+        (TRAINED,),
+    ),
     Mutation(
         "no renormalisation of q without replacement",
         "specdec/strategies/draft_model/drafts.py",
