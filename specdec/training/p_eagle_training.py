@@ -41,7 +41,7 @@ class PEagleTraining(Eagle3Training):
 
     strategy: ClassVar[str] = "p_eagle"
     label: ClassVar[str] = "a P-EAGLE head"
-    rates: ClassVar[Mapping[str, float]] = Eagle3Training.rates | {"mask": 1e-2}
+    rates: ClassVar[Mapping[str, float]] = {**Eagle3Training.rates, "mask": 1e-2}
     schedule: ClassVar[Mapping[str, Any]] = {"step_weights": (1.0,) * DEPTH, "early_steps": DEPTH}
 
     head: PEagleHead

@@ -22,6 +22,7 @@ from specdec.strategies.auto import AutoProposer
 from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import prepare_folder
+from specdec.training.kinds import KINDS
 from specdec.training.own_text import OwnText
 from specdec.training.rollout import Rollout
 from specdec.training.run import Resumed, Run
@@ -156,7 +157,7 @@ def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings, seen = SETTINGS.model_copy(update={"kind": kind, "text_share": 0.8}), Seen()
     head = train(seen, None, settings=settings)
-    assert "EAGLE-3" not in seen.plans[0].lines()[1] or kind == "p_eagle"
+    assert f"training: {KINDS[kind].label} for" in seen.plans[0].lines()[1]
     assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
     with pytest.raises(Killed):
         train(Seen(_kill("training", 20)), tmp_path, settings=settings)
