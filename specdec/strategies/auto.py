@@ -21,7 +21,11 @@ from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 
-_READERS: Mapping[str, type[Proposer]] = {"eagle3": Eagle3Proposer, "medusa": MedusaProposer, "p_eagle": PEagleProposer}
+_READERS: Mapping[str, type[Eagle3Proposer | MedusaProposer]] = {
+    "eagle3": Eagle3Proposer,
+    "medusa": MedusaProposer,
+    "p_eagle": PEagleProposer,
+}
 
 
 class AutoProposer(Proposer):

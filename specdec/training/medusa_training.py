@@ -103,7 +103,7 @@ class MedusaTraining(HeadTraining):
 
     @property
     def states_size(self) -> int:
-        return self.head.output_weights[0].shape[1]
+        return int(self.head.output_weights[0].shape[1])
 
     @property
     def target_ids(self) -> torch.Tensor:

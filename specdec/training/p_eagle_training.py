@@ -87,7 +87,7 @@ class PEagleTraining(Eagle3Training):
         seen = [visible, *(visible.gather(1, each[..., None].expand(-1, -1, counts[0])) for each in places)]
 
         def attend(_: int, inputs: LayerInputs) -> torch.Tensor:
-            query, *others = (each.split(counts, 2) for each in inputs[1:])
+            query, *others = (torch.split(each, counts, 2) for each in inputs[1:])
             fed = [LayerInputs(inputs.residual, *each) for each in zip(query, *others, strict=True)]
             parts = []
             for step, count in enumerate(counts):
@@ -101,7 +101,7 @@ class PEagleTraining(Eagle3Training):
             torch.cat((rows.positions, *positions), 1),
             attend,
         )
-        return list(out.split(counts, 1))
+        return list(torch.split(out, counts, 1))
 
     def loss(self, batch: Batch, weights: Sequence[float], generator: torch.Generator) -> torch.Tensor:
         """Return the weighted mean of the steps' mean cross-entropies, each from the positions that are kept for it."""
