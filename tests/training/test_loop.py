@@ -6,19 +6,19 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import ModelError
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.training.kinds import KINDS
 from specdec.training.loop import Trainer
 from specdec.training.packing import pack
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings, TrainingSettings
-from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
 from specdec.training.vocabulary import draft_vocabulary
 
 
-def test_training_improves_on_the_start_and_the_start_on_chance() -> None:
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_training_improves_on_the_start_and_the_start_on_chance(kind: str) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=48,
@@ -31,16 +31,12 @@ def test_training_improves_on_the_start_and_the_start_on_chance() -> None:
     )
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(1)
-    settings = RolloutSettings(num_rows=64, opening_tokens=(2, 6), answer_tokens=24, answer_temperature=0.5)
-    text = Rollout(model, Script.continuation(3, [5]), settings, generator).write(16_000, 60.0)
+    rollout = RolloutSettings(num_rows=64, opening_tokens=(2, 6), answer_tokens=24, answer_temperature=0.5)
+    text = Rollout(model, Script.continuation(3, [5]), rollout, generator).write(16_000, 60.0)
     rows = pack(text, 64, np.random.default_rng(0))
-    head_config = eagle3_config(model, 40)
-    head = Eagle3Head(head_config, model.get_input_embeddings().weight)
-    head.set_vocabulary(draft_vocabulary(text, 48, 40))
-    target = TargetStates(model, head_config.target_layers(7))
-    output = model.get_output_embeddings().weight.detach(), model.model.norm.weight.detach()
-    training = TrainingSettings(rows_per_batch=2, rows_per_target_pass=16, rate=10.0)
-    trainer = Trainer(head, target, output, rows[:16], training, generator)
+    training = KINDS[kind].untrained(model, draft_vocabulary(text, 48, 40))
+    settings = TrainingSettings(rows_per_batch=2, rows_per_target_pass=16, rate=10.0, **training.schedule)
+    trainer = Trainer(training, TargetStates(model, training.layer_ids), rows[:16], settings, generator)
     assert trainer.start(rows[16:80]) > 0.1
     before = trainer.evaluate()
     assert before.accuracy[0] > 2 / 40
@@ -57,12 +53,10 @@ def test_training_improves_on_the_start_and_the_start_on_chance() -> None:
 def test_fewer_rows_than_a_batch_are_refused() -> None:
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
-    config = eagle3_config(model, 11)
-    head = Eagle3Head(config, model.get_input_embeddings().weight)
+    training = KINDS["eagle3"].untrained(model, torch.arange(11))
     rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
-    output = model.get_output_embeddings().weight, model.model.norm.weight
-    target, settings = TargetStates(model, config.target_layers(7)), TrainingSettings(rows_per_batch=2)
-    trainer = Trainer(head, target, output, rows, settings, torch.Generator())
+    target, settings = TargetStates(model, training.layer_ids), TrainingSettings(rows_per_batch=2)
+    trainer = Trainer(training, target, rows, settings, torch.Generator())
     for learn in (trainer.start, trainer.train):
         with pytest.raises(ModelError, match=r"too little text to train on: 1 packed row, and an update takes 2"):
             learn(rows)
