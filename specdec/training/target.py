@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from specdec.errors import ModelError, plural
 from specdec.models.architecture import attention_kinds, name_of, state_kinds
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class TargetStates:
         ModelError: for a model whose layers aren't found, or that has no layer of such a number.
     """
 
-    def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int]) -> None:
+    def __init__(self, model: "PreTrainedModel", layer_ids: Sequence[int]) -> None:
         self.decoder: Any = model.get_decoder()
         layers = getattr(self.decoder, "layers", None)
         if not isinstance(layers, torch.nn.ModuleList):
