@@ -160,7 +160,7 @@ def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatc
     assert f"training: {KINDS[kind].label} for" in seen.plans[0].lines()[1]
     assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
     with pytest.raises(Killed):
-        train(Seen(_kill("training", 20)), tmp_path, settings=settings)
+        train(Seen(kill("training", 20)), tmp_path, settings=settings)
     with pytest.raises(RequestError, match=f"go on with it by --kind {kind}"):
         train(Seen(), tmp_path, settings=settings.model_copy(update={"kind": "eagle3"}), resume=True)
     train(Seen(), tmp_path, settings=settings, resume=True)
