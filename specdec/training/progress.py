@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specdec.training.expectation import LEAST_TOKENS, expectation
 
@@ -30,7 +30,7 @@ class Plan:
     text_minutes: float
     training_minutes: float
     source: str
-    head: str = "an EAGLE-3 head"
+    head: str = field(default="an EAGLE-3 head", kw_only=True)
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
