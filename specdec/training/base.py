@@ -9,15 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
 from specdec.heads.files import TargetWeights
 from specdec.training.losses import Batch, unrolled_loss
 from specdec.training.packing import PackedRows
-from specdec.training.start import Samples
-from specdec.training.target import States
+
+if TYPE_CHECKING:
+    from specdec.training.start import Samples
+    from specdec.training.target import States
 
 DEPTH = 5  # tokens drafted in evaluations
 
@@ -104,11 +106,11 @@ class HeadTraining(ABC):
         return rows
 
     @abstractmethod
-    def read(self, states: States) -> torch.Tensor:
+    def read(self, states: "States") -> torch.Tensor:
         """Return the states that the head reads, (rows, length, states size)."""
 
     @abstractmethod
-    def start(self, samples: Samples, generator: torch.Generator) -> float:
+    def start(self, samples: "Samples", generator: torch.Generator) -> float:
         """Set the head's weights before training, from samples of the text.
 
         Returns:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy, linear
 
 from specdec.training.packing import PackedRows
-from specdec.training.target import States
+
+if TYPE_CHECKING:
+    from specdec.training.target import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Batch:
 
     rows: PackedRows
     visible: torch.Tensor
-    states: States
+    states: "States"
     indices: torch.Tensor
     num_answer_tokens: int
 
