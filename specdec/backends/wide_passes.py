@@ -28,12 +28,13 @@ class WidePasses:
     Attributes:
         limited: the modules whose wide passes limit their time steps.
         begin_only: True if a wide pass is right at the beginning of a text only.
+        one_row: True if several rows can't share a pass.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.limited = limited_modules(model)
         self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
-        self.begin_only = False
+        self.begin_only = self.one_row = False
         self._start: _ScanStart | None = None
 
     @contextmanager

@@ -203,7 +203,7 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monk
         fed, prompts = counted(model), texts(3)
         results = generator.generate(prompts, max_new_tokens=12, eos_token_id=())
         assert max(fed) == max(map(len, prompts)), name  # a prompt is read in one pass
-        assert fed.count(1) == 3 * 11
+        assert fed.count(2) + fed.count(1) == 2 * 11  # of two rows, and then of the third
         for prompt, result in zip(prompts, results, strict=True):
             assert list(result.token_ids) == without_a_cache(model, prompt, 12)
         assert any("decoded without drafts: its linear_attention layers keep a state" in n for n in results[0].notes)
