@@ -41,10 +41,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write each row's nodes after its committed slots; return these rows up to the last slot in use.
-
-        They are views, unless the rows aren't consecutive.
-        """
+        """Write each row's nodes after its committed slots; return views of these rows up to the last slot in use."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         first, starts = self.placement.first, self.placement.starts
@@ -161,6 +158,10 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     def pass_context(self) -> AbstractContextManager[None]:
         """Return the context in which the model's pass over chains is run."""
         return nullcontext()
+
+    def num_pending(self, row: int) -> int:
+        """Return the committed tokens of a row that its next pass reads again."""
+        return 0
 
     def rollback(self, row: int, length: int) -> None:
         """Drop a row's tokens after the first ``length``; their slots are hidden by masks, and overwritten later."""

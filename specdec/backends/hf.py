@@ -234,6 +234,9 @@ class HFBackend(Backend):
             for row, path in enumerate(paths, self._first):
                 self._cache.keep(row, path)
 
+    def num_pending(self, row: int) -> int:
+        return self._cache.num_pending(row)
+
     def rollback(self, row: int, length: int) -> None:
         self._cache.rollback(row, length)
 

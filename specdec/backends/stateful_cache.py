@@ -109,8 +109,8 @@ class StatefulCache(RaggedCache):
     If a model limits the time steps of prompts alone (``WidePasses``), the prompt has passes of its own, and a rollback
     goes back to a checkpoint in a prompt, because the tokens that stay are then those of a longer prompt.
 
-    Rows share passes (``_joined``). A row that is padded in one, on the right, keeps its checkpoint whatever is accepted,
-    because its state after the pass has seen padding tokens.
+    Rows share passes (``_joined``). A row that is padded in one, on the right, keeps its checkpoint whatever is
+    accepted, because its state after the pass has seen padding tokens.
 
     If only the beginning of a text can be read in a wide pass, each later token has a pass of its own.
 
@@ -246,6 +246,9 @@ class StatefulCache(RaggedCache):
                 own.add(checkpoint)
                 self._checkpoint_bytes = checkpoint.num_bytes
         own.fed, own.new = (), []
+
+    def num_pending(self, row: int) -> int:
+        return self.lengths[row] - self._rows[row].checkpoints[-1].length
 
     def rollback(self, row: int, length: int) -> None:
         super().rollback(row, length)

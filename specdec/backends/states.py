@@ -163,7 +163,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **others: Any
     ) -> torch.Tensor:
-        """Append a pass's inputs, ``(rows, channels, tokens)``, to the convolution's earlier ones; return all of them."""
+        """Append a pass's inputs, ``(rows, channels, tokens)``, to the convolution's earlier ones; return all."""
         if self.conv_kernel_size[state_idx] is None:
             self.conv_kernel_size[state_idx] = conv_kernel_size or conv_states.shape[-1]
         before = self.conv_states[state_idx]
