@@ -480,7 +480,7 @@ MUTATIONS = (
     Mutation(
         "a pass changes its checkpoint",
         "specdec/backends/states.py",
-        (("torch.cat(recurrent) if recurrent", "(recurrent[0] if len(recurrent) == 1 else torch.cat(recurrent)) if recurrent"),),
+        (("torch.cat(recurrent) if", "recurrent[0] if len(recurrent) == 1 else torch.cat(recurrent) if"),),
         (f"{STATES}::{KEPT}[mamba2]",),
     ),
     Mutation(
@@ -504,7 +504,7 @@ MUTATIONS = (
     Mutation(
         "a pass changes its checkpoint's convolution",
         "specdec/backends/states.py",
-        (("torch.cat(inputs) if inputs", "(inputs[0] if len(inputs) == 1 else torch.cat(inputs)) if inputs"),),
+        (("torch.cat(inputs) if", "inputs[0] if len(inputs) == 1 else torch.cat(inputs) if"),),
         (f"{STATES}::{KEPT}[kimi_linear]",),
     ),
     Mutation(
@@ -552,7 +552,7 @@ MUTATIONS = (
     Mutation(
         "a mask as if all rows were as long as the first",
         "specdec/backends/chain_passes.py",
-        (("causal_masks([part.start for part in parts]", "causal_masks([parts[0].start for part in parts]"),),
+        (("own = (torch.tensor(starts,", "own = (torch.tensor(starts[:1],"),),
         (f"{STATES}::{KEPT}[qwen3_next]",),
     ),
     Mutation(
