@@ -129,6 +129,13 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "KimiLinearConfig",
         {**MHA, **KIMI, "layer_types": DELTA["layer_types"], "linear_head_dim": 8, "linear_num_heads": 4},
     ),
+    "zamba2": (
+        "Zamba2Config",
+        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
+         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
+    ),
+    "inkling": ("InklingTextConfig", {**MHA, "num_hidden_layers": 2}),
+    "zaya": ("ZayaConfig", SMALL),
 }  # fmt: skip
 
 # More of them, with layers as above: compared by ``python -m benchmarks hybrids`` alone.
@@ -143,15 +150,8 @@ MORE_STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "JambaConfig",
         {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
     ),
-    "zamba2": (
-        "Zamba2Config",
-        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
-         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
-    ),
     "bailing_hybrid": ("BailingHybridConfig", {**MHA, **KIMI, "head_dim": 8, "layer_types": DELTA["layer_types"]}),
     "lara_mini": ("LaraMiniConfig", {**SMALL, "layer_types": DELTA["layer_types"]}),
-    "inkling": ("InklingTextConfig", {**MHA, "num_hidden_layers": 2}),
-    "zaya": ("ZayaConfig", SMALL),
 }  # fmt: skip
 
 RECURRENT_GEMMA: tuple[str, dict[str, Any]] = (
