@@ -128,7 +128,8 @@ class StatefulCache(RaggedCache):
         self.layers = [own.get(number) or self._layer(kind, num_states) for number, kind in enumerate(kinds)]
         self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._wide = wide
-        self._is_prompt = self._continues_scan = False  # of the pass that is being run
+        self._is_prompt = self._continues_scan = False  # of the pass that is being run, as are the following
+        self._width = 0
         self._rows: list[_Row] = []
         self._checkpoint_bytes = 0  # of one; not known before the first pass
         self._is_recurrent = bool(set(kinds) & RECURRENT)
@@ -206,7 +207,7 @@ class StatefulCache(RaggedCache):
         self.place([part.row for part in parts], [part.start for part in parts], width)
         for number, layer in enumerate(self._state_layers):
             layer.enter([each.before.layers[number] for each in readings if each.before.layers])
-        self._is_prompt = readings[0].is_prompt
+        self._is_prompt, self._width = readings[0].is_prompt, width
         self._continues_scan = bool(readings[0].before.length) and width > 1
         yield parts
         after = [layer.leave() for layer in self._state_layers]
@@ -220,7 +221,7 @@ class StatefulCache(RaggedCache):
                 del reading.stops[0]
 
     def pass_context(self) -> AbstractContextManager[None]:
-        return self._wide.prepared(self._is_prompt)
+        return self._wide.prepared(self._is_prompt, self._width)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
         state: torch.Tensor | None = super().get_recurrent_state(layer_idx, state_idx)

@@ -244,13 +244,24 @@ def test_a_model_without_drafts_is_timed_on_single_tokens() -> None:
 
 def test_a_scan_that_does_not_start_from_zeros_is_noticed() -> None:
     wide = wide_passes.WidePasses(made("mamba"))
-    with wide.prepared(is_prompt=False):
+    with wide.prepared(is_prompt=False, num_tokens=2):
         wide.scan_from(torch.ones(1, 64, 8))
         with pytest.raises(RuntimeError, match="can't start from the cached state"):
             wide.check()
         assert torch.zeros(1, 64, 8).sum() == 512
         wide.check()
         assert torch.zeros(1, 64, 8).sum() == 0
+
+
+def test_a_short_pass_is_one_chunk_of_a_scan_and_has_the_same_states() -> None:
+    config_class, arguments = families.STATES["mamba2"]
+    model = families.make(config_class, {**arguments, "chunk_size": 256})
+    backend, layer, sizes = loaded(model), model.backbone.layers[0].mixer, list[tuple[int, int]]()
+    layer.register_forward_pre_hook(lambda module, inputs: sizes.append((inputs[0].shape[1], module.chunk_size)))
+    check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE)
+    assert {width for width, size in sizes if width == size} >= {3, 5, 8}
+    assert {size for width, size in sizes if width != size} == {256}  # single tokens, and passes without specdec
+    assert layer.chunk_size == 256
 
 
 def test_limits_of_time_steps_are_restored() -> None:
