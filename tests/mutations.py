@@ -505,7 +505,7 @@ MUTATIONS = (
         "a pass changes its checkpoint's convolution",
         "specdec/backends/states.py",
         (("torch.cat(inputs) if", "inputs[0] if len(inputs) == 1 else torch.cat(inputs) if"),),
-        (f"{STATES}::{KEPT}[kimi_linear]",),
+        ("tests/backends/test_states.py::test_layers_are_given_copies_which_their_code_may_change",),
     ),
     Mutation(
         "a scan of a draft that starts from an empty state",
