@@ -28,7 +28,7 @@ class ChainPasses:
 
     def __init__(self, layout: Layout, shapes: Shapes) -> None:
         self._layout, self._shapes = layout, shapes
-        self._columns = torch.tensor(layout.columns, device=shapes.device)
+        self._columns = torch.tensor(layout.columns or (0,), device=shapes.device)
         self.chains: dict[int, Chain] = {}
         self._wanted: dict[int, list[int]] = {}  # positions
         for number, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
