@@ -553,7 +553,7 @@ MUTATIONS = (
         "a mask as if all rows were as long as the first",
         "specdec/backends/chain_passes.py",
         (("own = (torch.tensor(starts,", "own = (torch.tensor(starts[:1],"),),
-        (f"{STATES}::{KEPT}[qwen3_next]",),
+        (f"{JOINED}::test_each_node_sees_its_rows_tokens_before_it",),
     ),
     Mutation(
         "pending tokens that a draft's size ignores",
