@@ -11,8 +11,8 @@ from specdec.costs import Costs
 from specdec.record import StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.testing.fixed_growth import FixedGrowth
 from tests.strategies.merging.test_sizer import costs_of, recorded, sizer
-from tests.support.fixed_growth import FixedGrowth
 
 MOST_PENDING = 16
 
