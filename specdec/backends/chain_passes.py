@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from specdec.backends.hidden_states import stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.row_tokens import Chain, RowTokens
@@ -78,16 +79,13 @@ class ChainPasses:
         layout = self._layout
         logits = [torch.cat(self._logits[row]) for row in self.chains]
         padded = [torch.nn.functional.pad(each, (0, 0, 0, len(layout.columns) - len(each))) for each in logits]
-        hidden = {}
-        for number, layer in enumerate(layout.hidden):
-            hidden[layer] = torch.stack([self._states_of(row, number) for row in self.chains])
-        return Output(torch.stack(padded), layout.columns, hidden, list(self._num_reread.values()))
+        hidden = [self._states_of(row) for row in self.chains]
+        return Output(torch.stack(padded), layout.columns, hidden, layout.hidden, list(self._num_reread.values()))
 
-    def _states_of(self, row: int, number: int) -> torch.Tensor:
-        """Return a layer's states at a row's nodes, padded, ``(width, size)``."""
+    def _states_of(self, row: int) -> torch.Tensor:
+        """Return all layers' states at a row's nodes, ``(nodes, layers, size)``."""
         num_nodes = len(self.chains[row].tokens)
-        states = torch.cat([each[number] for each in self._states[row]])[-num_nodes:]
-        return torch.nn.functional.pad(states, (0, 0, 0, self._layout.width - num_nodes))
+        return stacked([torch.cat(each)[-num_nodes:] for each in zip(*self._states[row], strict=True)])
 
 
 def causal_masks(starts: Sequence[int], width: int, shapes: Shapes) -> Mapping[str, torch.Tensor]:

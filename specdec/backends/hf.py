@@ -14,7 +14,7 @@ from specdec.backends import grouped
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
-from specdec.backends.hidden_states import HiddenStates
+from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
