@@ -24,6 +24,7 @@ SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
 STATES = "tests/backends/test_stateful_cache.py"
+JOINED = "tests/backends/test_chain_passes.py"
 KEPT = "test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks"
 TEXTS = "test_every_strategys_text_is_that_of_transformers"
 SCHEDULER = "tests/decoding/test_scheduler.py"
@@ -492,7 +493,7 @@ MUTATIONS = (
     Mutation(
         "a pass changes its checkpoint",
         "specdec/backends/states.py",
-        (("None if state.recurrent is None else state.recurrent.clone()", "state.recurrent"),),
+        (("torch.cat(recurrent) if", "recurrent[0] if len(recurrent) == 1 else torch.cat(recurrent) if"),),
         (f"{STATES}::{KEPT}[mamba2]",),
     ),
     Mutation(
@@ -516,8 +517,8 @@ MUTATIONS = (
     Mutation(
         "a pass changes its checkpoint's convolution",
         "specdec/backends/states.py",
-        (("None if state.inputs is None else state.inputs.clone()", "state.inputs"),),
-        (f"{STATES}::{KEPT}[kimi_linear]",),
+        (("torch.cat(inputs) if", "inputs[0] if len(inputs) == 1 else torch.cat(inputs) if"),),
+        ("tests/backends/test_states.py::test_layers_are_given_copies_which_their_code_may_change",),
     ),
     Mutation(
         "a scan of a draft that starts from an empty state",
@@ -548,6 +549,36 @@ MUTATIONS = (
         "specdec/backends/stateful_cache.py",
         (("if checkpoint.length <= most]", "if checkpoint.length <= most + 2]"),),
         (f"{STATES}::{KEPT}[qwen3_next]",),
+    ),
+    Mutation(
+        "a state that has seen padding tokens",
+        "specdec/backends/stateful_cache.py",
+        (("if not (num_padding and self._is_recurrent):", "if True:"),),
+        (f"{JOINED}::test_a_padded_row_keeps_its_checkpoint",),
+    ),
+    Mutation(
+        "the state of another row of the same pass",
+        "specdec/backends/stateful_cache.py",
+        (("state.of_row(index, num_padding)", "state.of_row(0, num_padding)"),),
+        (f"{STATES}::{KEPT}[lfm2]",),
+    ),
+    Mutation(
+        "a mask as if all rows were as long as the first",
+        "specdec/backends/chain_passes.py",
+        (("own = (torch.tensor(starts,", "own = (torch.tensor(starts[:1],"),),
+        (f"{JOINED}::test_each_node_sees_its_rows_tokens_before_it",),
+    ),
+    Mutation(
+        "pending tokens that a draft's size ignores",
+        "specdec/strategies/merging/sizer.py",
+        (("pending = min(self._num_pending,", "pending = min(0,"),),
+        ("tests/strategies/merging/test_pending.py",),
+    ),
+    Mutation(
+        "a checkpoint that no plain step moves",
+        "specdec/strategies/merging/sizer.py",
+        (("return is_due and self._num_pending > 0", "return False and self._num_pending > 0"),),
+        ("tests/strategies/merging/test_pending.py",),
     ),
 )  # fmt: skip
 

@@ -1,14 +1,14 @@
 """Recurrent and hybrid models: is each strategy's text that of transformers, and how much do drafts save?
 
     python -m benchmarks hybrids [--families lfm2 qwen3_next …] [--num-texts 40] [--max-new-tokens 64]
-    python -m benchmarks hybrids --speed                               # about a minute; on a quiet machine
+    python -m benchmarks hybrids --speed [--models Qwen3 Bamba …] [--num-rows 8]   # on a quiet machine
 
 Small random models of each family decode random prompts that repeat themselves, in batches of eight: greedy texts are
 compared with transformers' ``generate``, sampled texts with plain decoding's. The exit code is 1 if one differs.
 
 ``--speed`` times models of about 250 million parameters that go on counting to 24, so that nearly all drafts are
-accepted, with attention alone and with three of four layers recurrent. It says what a hybrid's passes cost, and not how
-often a trained model's drafts are accepted.
+accepted, with attention alone and with three of four layers recurrent or convolutional. It says what a hybrid's passes
+cost, and not how often a trained model's drafts are accepted. The rows of a batch have prompts of different lengths.
 """
 
 import argparse
@@ -39,7 +39,17 @@ RECURRENT: dict[str, Any] = {
     "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 4, "linear_num_value_heads": 16,
     "linear_num_key_heads": 16, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
 }  # fmt: skip
-TIMED_MODELS = {"Qwen3": ("Qwen3Config", SHAPE), "Qwen3.5": ("Qwen3_5TextConfig", {**SHAPE, **RECURRENT})}
+MAMBA2: dict[str, Any] = {
+    "attn_layer_indices": [3, 7, 11, 15], "mamba_n_heads": 32, "mamba_d_head": 64, "mamba_d_state": 64,
+    "mamba_n_groups": 1, "mamba_expand": 2,
+}  # fmt: skip
+CONVOLUTION = {"layer_types": (["conv"] * 3 + ["full_attention"]) * 4, "block_auto_adjust_ff_dim": False}
+TIMED_MODELS = {
+    "Qwen3": ("Qwen3Config", SHAPE),
+    "Qwen3.5": ("Qwen3_5TextConfig", {**SHAPE, **RECURRENT}),
+    "Bamba": ("BambaConfig", {**SHAPE, **MAMBA2}),
+    "LFM2": ("Lfm2Config", {**SHAPE, **CONVOLUTION}),
+}
 
 
 def texts(count: int) -> list[list[int]]:
@@ -88,7 +98,7 @@ def counting(config_class: str, arguments: dict[str, Any]) -> PreTrainedModel:
     model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim >= 2 and any(part in name for part in ("down_proj", "o_proj", "out_proj")):
+            if parameter.ndim >= 2 and any(part in name for part in ("down_proj", "o_proj", "out_proj", "w2")):
                 parameter.mul_(0.02)
         embeddings = model.get_input_embeddings().weight.normal_(std=1.0)
         head = model.get_output_embeddings().weight
@@ -97,28 +107,31 @@ def counting(config_class: str, arguments: dict[str, Any]) -> PreTrainedModel:
     return model
 
 
-def seconds_of(generator: Generator, strategy: str, num_tokens: int) -> tuple[float, float]:
-    """Return the seconds of a text, the least of some, and its tokens per step."""
-    taken = []
+def seconds_of(generator: Generator, strategy: str, num_rows: int, num_tokens: int) -> tuple[float, float]:
+    """Return the seconds of a batch of texts, the least of some, and its tokens per step and row."""
+    taken, prompts = [], [[*range(CYCLE)] * 3 + [*range(row)] for row in range(num_rows)]
     for _ in range(REPEATS + 1):  # the first one warms up
         begin = time.perf_counter()
-        result = generator.generate([*range(CYCLE)] * 3, proposer=strategy, max_new_tokens=num_tokens, eos_token_id=())
+        results = generator.generate(prompts, proposer=strategy, max_new_tokens=num_tokens, eos_token_id=())
         taken.append(time.perf_counter() - begin)
-    return min(taken[1:]), result.stats.num_tokens / result.stats.steps
+    return min(taken[1:]), sum(r.stats.num_tokens for r in results) / sum(r.stats.steps for r in results)
 
 
-def time_models(num_tokens: int) -> None:
+def time_models(names: list[str], num_rows: int, num_tokens: int) -> None:
     """Print each model's speeds."""
-    print("| shape | parameters | strategy | tokens/s | over plain | tokens per step |\n|---|---|---|---|---|---|")
-    for name, built in TIMED_MODELS.items():
-        model, plain = counting(*built), 0.0
-        generator = Generator(model, proposer="autoregressive", weights="stock", numerics="fast")
+    print("| shape | parameters | rows | strategy | tokens/s | over plain | tokens per step |")
+    print("|---|---|---|---|---|---|---|")
+    for name in names:
+        model, plain = counting(*TIMED_MODELS[name]), 0.0
+        generator = Generator(
+            model, proposer="autoregressive", weights="stock", numerics="fast", max_batch_size=num_rows
+        )
         size = f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.0f}M"
         for strategy in TIMED:
-            seconds, per_step = seconds_of(generator, strategy, num_tokens)
+            seconds, per_step = seconds_of(generator, strategy, num_rows, num_tokens)
             plain = plain or seconds
-            speeds = f"{num_tokens / seconds:.1f} | {plain / seconds:.2f} | {per_step:.1f}"
-            print(f"| {name} | {size} | {strategy} | {speeds} |", flush=True)
+            speeds = f"{num_rows * num_tokens / seconds:.1f} | {plain / seconds:.2f} | {per_step:.1f}"
+            print(f"| {name} | {size} | {num_rows} | {strategy} | {speeds} |", flush=True)
 
 
 def main() -> int:
@@ -127,12 +140,14 @@ def main() -> int:
     parser.add_argument("--num-texts", type=int, default=40)
     parser.add_argument("--max-new-tokens", type=int, help="default: 64, and 33 with --speed")
     parser.add_argument("--speed", action="store_true", help="time larger models instead")
+    parser.add_argument("--models", nargs="+", choices=TIMED_MODELS, default=list(TIMED_MODELS), help="with --speed")
+    parser.add_argument("--num-rows", type=int, default=1, help="of a batch, with --speed")
     parser.add_argument("--threads", type=int, help="default: 1, and 2 with --speed")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads or 1 + arguments.speed)
     print(facts())
     if arguments.speed:
-        time_models(arguments.max_new_tokens or 33)
+        time_models(arguments.models, arguments.num_rows, arguments.max_new_tokens or 33)
         return 0
     print(
         "| family | strategy | texts | greedy: differ | sampled: differ | tokens per step |\n|---|---|---|---|---|---|"

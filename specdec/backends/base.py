@@ -190,6 +190,10 @@ class Backend(ABC):
     def rollback(self, row: int, length: int) -> None:
         """Drop a row's tokens after the first ``length``."""
 
+    def num_pending(self, row: int) -> int:
+        """Return how many of a row's committed tokens its next pass reads again, because of recurrent states."""
+        return 0
+
     @abstractmethod
     def release(self, row: int) -> None:
         """Close a row; the last row gets its number."""

@@ -1,6 +1,6 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,6 +9,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specdec.backends.base import Held
 from specdec.backends.placement import Placement, room_for, rounded
+from specdec.backends.row_tokens import Chain, RowTokens
 from specdec.models.leaf_call import one_call
 
 # A row needs room for its draft trees in addition to the announced tokens.
@@ -56,6 +57,9 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             for buffer, states in ((self.keys, key_states), (self.values, value_states)):
                 size = buffer.shape[3]
                 buffer.view(-1, size).index_copy_(0, lines, states.transpose(1, 2).reshape(-1, size))
+        if self.placement.scattered:
+            chosen = torch.tensor(self.placement.scattered, device=self.keys.device)
+            return self.keys[:, :, :slots].index_select(0, chosen), self.values[:, :, :slots].index_select(0, chosen)
         return self.keys[rows, :, :slots], self.values[rows, :, :slots]
 
     def reserve(self, num_rows: int, num_slots: int) -> None:
@@ -129,10 +133,10 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         # Not the next class of a subclass, which may be a cache that makes its own layers.
         Cache.__init__(self, layers=[layer(self.placement) for _ in range(num_layers)])
 
-    def place(self, first: int, starts: Sequence[int], width: int) -> None:
+    def place(self, rows: Sequence[int], starts: Sequence[int], width: int) -> None:
         """Set where the next forward writes: ``width`` nodes of each row, from the row's start slot on."""
-        self.placement.move(first, tuple(starts))
-        for row, start in enumerate(starts, first):
+        self.placement.move(rows[0], tuple(starts), tuple(rows) if rows[-1] - rows[0] >= len(rows) else ())
+        for row, start in zip(rows, starts, strict=True):
             self.reached[row] = max(self.reached[row], start + width)
 
     def keep(self, row: int, path: Sequence[int]) -> None:
@@ -145,19 +149,19 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             for layer in held:
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
-    def stretches(self, row: int, tokens: Sequence[int], num_trunk: int) -> Iterator[tuple[int, Sequence[int]]]:
-        """Place the passes over a row and a chain, one after another; yields each pass's start slot and tokens.
-
-        Args:
-            tokens: the chain; it follows the row's committed tokens.
-            num_trunk: of the chain, the first ones that precede the root; all of them in a chunk of a prompt.
-        """
-        self.place(row, [self.lengths[row]], len(tokens))
-        yield self.lengths[row], tokens
+    def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
+        """Place the passes over some rows' chains, one after another; yields what each pass reads of which rows."""
+        for row, chain in chains.items():
+            self.place([row], [self.lengths[row]], len(chain.tokens))
+            yield [RowTokens(row, self.lengths[row], chain.tokens)]
 
     def pass_context(self) -> AbstractContextManager[None]:
-        """Return the context in which the model's pass over a stretch is run."""
+        """Return the context in which the model's pass over chains is run."""
         return nullcontext()
+
+    def num_pending(self, row: int) -> int:
+        """Return the committed tokens of a row that its next pass reads again."""
+        return 0
 
     def rollback(self, row: int, length: int) -> None:
         """Drop a row's tokens after the first ``length``; their slots are hidden by masks, and overwritten later."""

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from specdec.backends import grouped
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
 from specdec.backends.cache import RaggedCache
+from specdec.backends.chain_passes import ChainPasses, mask_argument
 from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
@@ -97,6 +98,15 @@ class HFBackend(Backend):
             return RaggedCache(num_layers)
         return state_cache_of(self.model, num_layers, self._wide)
 
+    def read_rows_alone(self) -> None:
+        """From now on give each row a pass of its own; for models with states."""
+        self._wide.one_row = True
+
+    @property
+    def reads_rows_alone(self) -> bool:
+        """True after ``read_rows_alone``."""
+        return self._wide.one_row
+
     def read_stepwise(self, why: str) -> None:
         """From now on read one token per pass, except for the beginning of a text; for models with states."""
         self.reason += f", and {why}"
@@ -138,7 +148,7 @@ class HFBackend(Backend):
         return self._pass(layout)
 
     def _pass(self, layout: Layout) -> Output:
-        self._cache.place(layout.first, layout.lengths, layout.width)
+        self._cache.place(range(layout.first, layout.first + len(layout.lengths)), layout.lengths, layout.width)
         columns, wanted = layout.columns, None
         if (
             layout.width > 1
@@ -153,8 +163,7 @@ class HFBackend(Backend):
 
     def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """Return the logits of a pass, ``(rows, columns, vocab)``, and the hidden states of each layer."""
-        masks = inputs.masks
-        mask = next(iter(masks.values())) if len(masks) == 1 else dict(masks) or None
+        masks, mask = inputs.masks, mask_argument(inputs.masks)
 
         def forward() -> tuple[torch.Tensor, ...]:
             return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layers)
@@ -169,46 +178,16 @@ class HFBackend(Backend):
         return outputs
 
     def _pass_over_chains(self, layout: Layout) -> Output:
-        """Run chains row by row under the model's own causal mask, so slots and positions agree."""
-        rows, states, num_reread = [], list[torch.Tensor](), list[int]()
-        columns = torch.tensor(layout.columns, device=self.shapes.device)
-        for row in range(len(layout.num_nodes)):
-            with self._attention(sees_all=False):
-                logits, own, num_again = self._chain(layout, row, columns)
-            num_reread.append(num_again)
-            rows.append(torch.nn.functional.pad(logits, (0, 0, 0, len(layout.columns) - len(logits))))
-            states.append(stacked(own))
+        """Run chains, in as many passes as the cache wants."""
+        passes = ChainPasses(layout, self.shapes)
+        for parts in self._cache.passes(passes.chains):
+            inputs = passes.inputs(parts)
+            mask = mask_argument(inputs.masks)
+            with self._attention(bool(inputs.masks)), self._cache.pass_context():
+                logits, *states = self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layout.hidden)
+            passes.add(parts, logits, states)
         self.is_warm = True
-        return Output(torch.stack(rows), layout.columns, states, layout.hidden, num_reread)
-
-    def _chain(self, layout: Layout, row: int, columns: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor], int]:
-        """Run one row's chain, after tokens that its cache wants again.
-
-        Returns:
-            The logits of the wanted nodes, ``(columns, vocab)``; each layer's states, ``(nodes, size)``; the number of
-            tokens that were read again.
-        """
-        length, num_nodes, device = layout.lengths[row], layout.num_nodes[row], self.shapes.device
-        tokens = layout.trees[row].tokens if layout.trees else layout.input_ids[row, :num_nodes].tolist()
-        trunk = layout.trunks[row] if layout.trunks else 0
-        wanted = [length + column for column in layout.columns if column < num_nodes]
-        logits, states, num_again = list[torch.Tensor](), list[list[torch.Tensor]](), 0
-        for start, fed in self._cache.stretches(layout.first + row, tokens, trunk):
-            num_again = max(num_again, length - start)
-            places = [position - start for position in wanted if start <= position < start + len(fed)]
-            if start == length and len(fed) == num_nodes and places:  # the layout's tensors are on the device already
-                ids, positions = (each[row : row + 1, :num_nodes] for each in (layout.input_ids, layout.positions))
-                kept = columns[: len(places)]
-            else:
-                ids = torch.tensor([fed], device=device)
-                positions = torch.arange(start, start + len(fed), device=device)[None]
-                kept = torch.tensor(places or [len(fed) - 1], device=device)
-            with self._cache.pass_context():
-                found, *own = self._run(ids, positions, None, kept, layout.hidden)
-            logits.append(found[0, : len(places)])
-            states.append([state[0] for state in own])
-        hidden = [torch.cat(each)[-num_nodes:] for each in zip(*states, strict=True)]
-        return torch.cat(logits), hidden, num_again
+        return passes.output()
 
     def _run(
         self,
@@ -254,6 +233,9 @@ class HFBackend(Backend):
         with without_gradients(self._is_inference):
             for row, path in enumerate(paths, self._first):
                 self._cache.keep(row, path)
+
+    def num_pending(self, row: int) -> int:
+        return self._cache.num_pending(row)
 
     def rollback(self, row: int, length: int) -> None:
         self._cache.rollback(row, length)

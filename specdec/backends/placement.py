@@ -12,7 +12,8 @@ _SLOT_ROUNDING = 64
 class Placement:
     """The slots of the next forward: rows from ``first`` on, each from its own start slot; shared by all layers.
 
-    ``num_asked`` counts how often modelling code has read the number of slots in use.
+    ``scattered`` has the numbers of the rows if they aren't consecutive. ``num_asked`` counts how often modelling code
+    has read the number of slots in use.
     """
 
     first: int = 0
@@ -20,11 +21,12 @@ class Placement:
     num_rows: int = 1  # to make room for
     num_slots: int = 0
     num_asked: int = 0
+    scattered: tuple[int, ...] = ()
     _lines: dict[Hashable, torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
 
-    def move(self, first: int, starts: tuple[int, ...]) -> None:
+    def move(self, first: int, starts: tuple[int, ...], scattered: tuple[int, ...] = ()) -> None:
         """Set where the next forward writes."""
-        self.first, self.starts = first, starts
+        self.first, self.starts, self.scattered = first, starts, scattered
         self._lines.clear()
 
     def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
@@ -35,7 +37,8 @@ class Placement:
         _, num_heads, num_slots, _ = buffer.shape
         key = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
         if key not in self._lines:
-            rows = torch.arange(self.first, self.first + len(self.starts))[:, None, None]
+            numbers = self.scattered or range(self.first, self.first + len(self.starts))
+            rows = torch.tensor(numbers)[:, None, None]
             slots = torch.tensor(self.starts)[:, None, None] + torch.arange(width)[:, None]
             lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
             self._lines[key] = lines.flatten().to(buffer.device)

@@ -36,8 +36,8 @@ class _BlockStates(StateLayer):
         super().__init__(1)
         self._block = block
 
-    def enter(self, states: Sequence[State]) -> None:
-        state = states[0] if states else State()
+    def enter(self, rows: Sequence[Sequence[State]]) -> None:
+        state = State.joined([states[0] for states in rows])
         self._block.conv1d_state, self._block.rg_lru.recurrent_states = state.inputs, state.recurrent
 
     def leave(self) -> tuple[State, ...]:

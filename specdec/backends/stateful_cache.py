@@ -1,6 +1,7 @@
 """The cache of models with recurrent or convolutional layers: states at checkpoints, keys and values."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
+from specdec.backends.row_tokens import Chain, RowTokens
 from specdec.backends.states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.wide_passes import WidePasses
 from specdec.models.architecture import RECURRENT, STATES
@@ -16,6 +18,7 @@ from specdec.models.architecture import RECURRENT, STATES
 MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer need more passes of their own
 _CHUNK = 256  # tokens of a pass that rereads a text
 _CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
+_MOST_PADDING = 6  # tokens of a row; not tuned: about what a pass of its own costs on a CPU
 _NONE: Mapping[int, StateLayer] = {}
 # The first of the last three is at least 32 tokens before the last, so it is within the whole blocks of a prefix cache.
 _MOST_CHECKPOINTS, _SPACING = 3, 32
@@ -50,6 +53,46 @@ class _Row:
         del kept[1:-_MOST_CHECKPOINTS]
 
 
+@dataclass(slots=True)
+class _Reading:
+    """The passes over a row's chain that are left.
+
+    Attributes:
+        before: the states that the next pass starts from.
+        fed: the tokens after these, the chain's last.
+        stops: where each pass stops, ascending.
+        certain: the length up to the chain's root.
+        num_prompt: as of the row.
+    """
+
+    row: int
+    before: Snapshot
+    fed: Sequence[int]
+    stops: list[int]
+    certain: int
+    num_prompt: int
+
+    @property
+    def num_next(self) -> int:
+        """The tokens of the next pass."""
+        return self.stops[0] - self.before.length
+
+    @property
+    def is_prompt(self) -> bool:
+        """Return True if the next pass reads tokens of the prompt alone."""
+        return self.stops[0] <= self.num_prompt
+
+    def next_part(self) -> RowTokens:
+        """Return the tokens of the next pass."""
+        return RowTokens(self.row, self.before.length, self.fed[: self.num_next])
+
+    def advance(self, after: Snapshot) -> None:
+        """Continue from the states after the next pass."""
+        stop = self.stops.pop(0)
+        self.fed = self.fed[stop - self.before.length :]
+        self.before = after.at(stop) or self.before  # with no more inputs than the next pass reads
+
+
 class StatefulCache(RaggedCache):
     """Keys and values of attention layers, and states of the others, of rows of different lengths.
 
@@ -65,6 +108,9 @@ class StatefulCache(RaggedCache):
 
     If a model limits the time steps of prompts alone (``WidePasses``), the prompt has passes of its own, and a rollback
     goes back to a checkpoint in a prompt, because the tokens that stay are then those of a longer prompt.
+
+    Rows share passes (``_joined``). A row that is padded in one, on the right, keeps its checkpoint whatever is
+    accepted, because its state after the pass has seen padding tokens.
 
     If only the beginning of a text can be read in a wide pass, each later token has a pass of its own.
 
@@ -82,34 +128,43 @@ class StatefulCache(RaggedCache):
         self.layers = [own.get(number) or self._layer(kind, num_states) for number, kind in enumerate(kinds)]
         self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._wide = wide
-        self._is_prompt = self._continues_scan = False  # of the pass that is being run
+        self._is_prompt = self._continues_scan = False  # of the pass that is being run, as are the following
+        self._width = 0
         self._rows: list[_Row] = []
         self._checkpoint_bytes = 0  # of one; not known before the first pass
-        self._most_pending = MOST_PENDING if set(kinds) & RECURRENT else _CHUNK
+        self._is_recurrent = bool(set(kinds) & RECURRENT)
+        self._most_pending = MOST_PENDING if self._is_recurrent else _CHUNK
 
     def _layer(self, kind: str, num_states: int) -> RaggedLayer | StateLayer:
         if kind not in STATES:
             return RaggedLayer(self.placement)
         return RaggedStateLayer(self.placement, num_states) if STATES[kind] else StateLayer(num_states)
 
-    def stretches(self, row: int, tokens: Sequence[int], num_trunk: int) -> Iterator[tuple[int, Sequence[int]]]:
-        own, end = self._rows[row], self.lengths[row] + len(tokens)
+    def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
+        readings = [self._begin(row, chain) for row, chain in chains.items()]
+        # Rows with more passes begin earlier, so that all rows' last ones, over the drafts, come together.
+        for num_left in range(max(len(reading.stops) for reading in readings), 0, -1):
+            due = [reading for reading in readings if len(reading.stops) == num_left]
+            for joined in self._joined(due):
+                yield from self._pass(joined)
+
+    def _begin(self, row: int, chain: Chain) -> "_Reading":
+        """Decide where the passes over a row's chain start and stop."""
+        own, tokens, end = self._rows[row], chain.tokens, self.lengths[row] + len(chain.tokens)
         own.fed, own.new = tokens, []
-        certain = self.lengths[row] + min(num_trunk + 1, len(tokens))  # the root is committed whatever its logits are
+        # The root is committed whatever its logits are.
+        certain = self.lengths[row] + min(chain.num_trunk + 1, len(tokens))
         if own.is_reading:
             own.num_prompt = certain
-            own.is_reading = num_trunk == len(tokens)
+            own.is_reading = chain.num_trunk == len(tokens)
         has_own_prompt = bool(self._wide.limited) and own.num_prompt == certain
         # A pass over one token after others has no limit.
         usable = [each for each in own.checkpoints if not (has_own_prompt and certain - 1 == each.length > 0)]
         before = self._cheapest(usable, certain, has_own_prompt)
         begin = before.length
         fed = [*own.tokens[begin:], *tokens]
-        for stop in self._stops(begin, certain, end, has_own_prompt):
-            self._is_prompt = stop <= own.num_prompt
-            yield from self._stretch(row, before, fed[: stop - begin])
-            before = own.new[-1].at(stop) or before  # with no more inputs than the next pass reads
-            begin, fed = stop, fed[stop - begin :]
+        stops = [*self._stops(begin, certain, end, has_own_prompt)]
+        return _Reading(row, before, fed, stops, certain, own.num_prompt)
 
     def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int, has_own_prompt: bool) -> Snapshot:
         """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less.
@@ -128,18 +183,45 @@ class StatefulCache(RaggedCache):
         stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
         return dict.fromkeys([*stops, end])
 
-    def _stretch(self, row: int, before: Snapshot, tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    def _joined(self, readings: Sequence["_Reading"]) -> Iterator[Sequence["_Reading"]]:
+        """Yield the rows that share a pass: all start from a state or none does, and padding costs less than a pass.
+
+        The state after padding tokens is of no use, unless it can be cut. So rows whose next state is certain to become
+        a checkpoint aren't padded.
+        """
+        groups = defaultdict[Hashable, list[_Reading]](list)
+        for reading in sorted(readings, key=lambda each: -each.num_next):
+            is_exact = self._is_recurrent and reading.stops[0] <= reading.certain
+            groups[bool(reading.before.layers), reading.is_prompt, is_exact and reading.num_next].append(reading)
+        for group in groups.values():
+            most = 1 if self._wide.one_row else len(group)
+            while group:
+                longest = group[0].num_next
+                joined = [each for each in group[:most] if longest - each.num_next <= _MOST_PADDING]
+                del group[: len(joined)]
+                yield sorted(joined, key=lambda each: each.row)
+
+    def _pass(self, readings: Sequence["_Reading"]) -> Iterator[Sequence[RowTokens]]:
         """Yield one pass; the layers' states are set before it and read after it."""
-        own, begin = self._rows[row], before.length
-        self.place(row, [begin], len(tokens))
+        parts, width = [reading.next_part() for reading in readings], max(reading.num_next for reading in readings)
+        self.place([part.row for part in parts], [part.start for part in parts], width)
         for number, layer in enumerate(self._state_layers):
-            layer.enter(before.layers[number] if before.layers else ())
-        self._continues_scan = bool(begin) and len(tokens) > 1
-        yield begin, tokens
-        own.new.append(Snapshot(begin + len(tokens), begin, tuple(layer.leave() for layer in self._state_layers)))
+            layer.enter([each.before.layers[number] for each in readings if each.before.layers])
+        self._is_prompt, self._width = readings[0].is_prompt, width
+        self._continues_scan = bool(readings[0].before.length) and width > 1
+        yield parts
+        after = [layer.leave() for layer in self._state_layers]
+        for index, (reading, part) in enumerate(zip(readings, parts, strict=True)):
+            num_padding = width - len(part.tokens)
+            if not (num_padding and self._is_recurrent):
+                layers = tuple(tuple(state.of_row(index, num_padding) for state in states) for states in after)
+                self._rows[part.row].new.append(Snapshot(part.stop, part.start, layers))
+                reading.advance(self._rows[part.row].new[-1])
+            else:
+                del reading.stops[0]
 
     def pass_context(self) -> AbstractContextManager[None]:
-        return self._wide.prepared(self._is_prompt)
+        return self._wide.prepared(self._is_prompt, self._width)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
         state: torch.Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
@@ -165,6 +247,9 @@ class StatefulCache(RaggedCache):
                 own.add(checkpoint)
                 self._checkpoint_bytes = checkpoint.num_bytes
         own.fed, own.new = (), []
+
+    def num_pending(self, row: int) -> int:
+        return self.lengths[row] - self._rows[row].checkpoints[-1].length
 
     def rollback(self, row: int, length: int) -> None:
         super().rollback(row, length)

@@ -47,6 +47,20 @@ class State:
         inputs = torch.nn.functional.pad(inputs, (missing, 0)) if missing > 0 else inputs.clone()
         return State(inputs, self.num_inputs, recurrent)
 
+    @classmethod
+    def joined(cls, states: Sequence["State"]) -> "State":
+        """Return a copy of the states of several rows, which have the same shapes; empty without any."""
+        inputs = [state.inputs for state in states if state.inputs is not None]
+        recurrent = [state.recurrent for state in states if state.recurrent is not None]
+        return cls(torch.cat(inputs) if inputs else None, recurrent=torch.cat(recurrent) if recurrent else None)
+
+    def of_row(self, row: int, num_padding: int) -> "State":
+        """Return one row's part of the states of several, without the inputs of ``num_padding`` tokens at the end."""
+        inputs, recurrent = self.inputs, self.recurrent
+        if inputs is not None:
+            inputs = inputs[row : row + 1, ..., : inputs.shape[-1] - num_padding]
+        return State(inputs, self.num_inputs, None if recurrent is None else recurrent[row : row + 1])
+
     @property
     def num_bytes(self) -> int:
         """Bytes of both tensors."""
@@ -116,7 +130,7 @@ class HeldStates(Held):
 
 
 class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
-    """The states of one layer during a pass over one row; it has no keys and values."""
+    """The states of one layer during a pass; it has no keys and values."""
 
     is_initialized = False
     slot_bytes = 0
@@ -127,19 +141,18 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
         super().__init__(num_states)
         self.record_past = True  # has modelling code pass on all inputs of a convolution
 
-    def enter(self, states: Sequence[State]) -> None:
-        """Set the states that the next pass starts from; none at the beginning of a text."""
+    def enter(self, rows: Sequence[Sequence[State]]) -> None:
+        """Set the states that the next pass starts from, by row; none at the beginning of a text."""
         for index in range(self.number_of_states):
-            state = states[index] if states else State()
-            # Some code updates states in place: kernels the recurrent one, Kimi-Linear that of the convolution.
-            self.conv_states[index] = None if state.inputs is None else state.inputs.clone()
-            self.recurrent_states[index] = None if state.recurrent is None else state.recurrent.clone()
+            # A copy, since some code updates states in place: kernels the recurrent one, Kimi-Linear the convolution's.
+            state = State.joined([states[index] for states in rows])
+            self.conv_states[index], self.recurrent_states[index] = state.inputs, state.recurrent
             self.is_conv_states_initialized[index] = state.inputs is not None
             self.is_recurrent_states_initialized[index] = state.recurrent is not None
-            self.has_previous_state[index] = bool(states)
+            self.has_previous_state[index] = bool(rows)
 
     def leave(self) -> tuple[State, ...]:
-        """Return the states after the pass, and hold none of them any longer."""
+        """Return the states of all rows after the pass, and hold none of them any longer."""
         states = tuple(
             State(self.conv_states[index], self.conv_kernel_size[index] or 0, self.recurrent_states[index])
             for index in range(self.number_of_states)
@@ -150,7 +163,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **others: Any
     ) -> torch.Tensor:
-        """Append a pass's inputs, ``(1, channels, tokens)``, to the convolution's earlier ones; return all of them."""
+        """Append a pass's inputs, ``(rows, channels, tokens)``, to the convolution's earlier ones; return all."""
         if self.conv_kernel_size[state_idx] is None:
             self.conv_kernel_size[state_idx] = conv_kernel_size or conv_states.shape[-1]
         before = self.conv_states[state_idx]

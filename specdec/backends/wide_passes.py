@@ -5,6 +5,9 @@ Two differences are known in transformers' code:
 - Mamba, Falcon-Mamba, Jamba and Zamba start the scan of a wide pass from ``torch.zeros`` instead of the cached state.
 - Layers with a ``time_step_limit`` (Nemotron-H, Zamba 2) apply it in wide passes only. So ``generate`` limits the time
   steps of the prompt and not those of generated tokens, and so do the passes here.
+
+And one makes them slow: without kernels, Mamba-2's scan pads each pass to its ``chunk_size``, often 256, although
+chunks of any size give the same states. On a CPU, passes over few tokens are one chunk of just these.
 """
 
 import math
@@ -20,6 +23,7 @@ from specdec.models.architecture import STARTS_EMPTY
 from specdec.models.notes import lock_of
 
 _NO_LIMIT = (0.0, math.inf)
+_FEW = 64  # tokens
 
 
 class WidePasses:
@@ -27,23 +31,31 @@ class WidePasses:
 
     Attributes:
         limited: the modules whose wide passes limit their time steps.
+        chunked: the modules whose wide passes are padded to a chunk.
         begin_only: True if a wide pass is right at the beginning of a text only.
+        one_row: True if several rows can't share a pass.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.limited = limited_modules(model)
+        self.chunked = [
+            each for each in model.modules() if hasattr(each, "chunk_size") and hasattr(each, "time_step_limit")
+        ]
         self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
-        self.begin_only = False
+        self.begin_only = self.one_row = False
         self._start: _ScanStart | None = None
 
     @contextmanager
-    def prepared(self, is_prompt: bool) -> Iterator[None]:
+    def prepared(self, is_prompt: bool, num_tokens: int) -> Iterator[None]:
         """Prepare the layers for the pass in the block.
 
         Args:
             is_prompt: the tokens are those of a prompt, whose time steps are limited.
+            num_tokens: tokens of each row, padding included.
         """
         with ExitStack() as stack:
+            if self.chunked and 1 < num_tokens <= _FEW:
+                stack.enter_context(_in_one_chunk(self.chunked, num_tokens))
             if not is_prompt and self.limited:
                 stack.enter_context(without_limits(self.limited))
             if self._starts_empty and not self.begin_only:
@@ -101,3 +113,23 @@ def without_limits(modules: Sequence[Any]) -> Iterator[None]:
     finally:
         for module, limit in zip(modules, before, strict=True):
             module.time_step_limit = limit
+
+
+def _chunked_modules(model: PreTrainedModel) -> list[Any]:
+    """Return the modules with Mamba-2's scan; none on other devices than a CPU, where kernels may run it."""
+    if model.device.type != "cpu":
+        return []
+    return [each for each in model.modules() if hasattr(each, "chunk_size") and hasattr(each, "time_step_limit")]
+
+
+@contextmanager
+def _in_one_chunk(modules: Sequence[Any], num_tokens: int) -> Iterator[None]:
+    """Temporarily reduce the chunks of some modules' scans to ``num_tokens``, unless they are smaller."""
+    before = [module.chunk_size for module in modules]
+    try:
+        for module, own in zip(modules, before, strict=True):
+            module.chunk_size = min(own, num_tokens)
+        yield
+    finally:
+        for module, own in zip(modules, before, strict=True):
+            module.chunk_size = own

@@ -23,6 +23,7 @@ def budget(target: Target, request: RequestState) -> Budget:
             (UNLIMITED if most_positions is None else most_positions) - len(request.tokens),
         ),
         num_tokens=request.num_remaining,
+        num_pending=0 if request.row is None else target.num_pending(request.row),
     )
 
 

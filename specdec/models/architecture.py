@@ -37,6 +37,11 @@ RECURRENT = STATES.keys() - {"conv"}
 STARTS_EMPTY = {"falcon_mamba", "jamba", "mamba", "zamba"}
 # A wide pass ignores the state of the convolution. The self-test might miss that: few tokens of a pass depend on it.
 READS_BEGINNINGS_ONLY = {"recurrent_gemma": "its code ignores the convolution's state in passes over several tokens"}
+# Their layers write their states into a container of their own, which no checkpoint can be put into.
+_OWN_CONTAINERS = {
+    "rwkv": "the list of tensors that its forward takes as `state`",
+    "xlstm": "an xLSTMCache, which has no calls for a layer's state",
+}
 # transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
 CACHE_ARGUMENTS = "cache", "past_key_values"
 
@@ -45,8 +50,13 @@ def cache_argument(model: PreTrainedModel) -> str:
     """Return the name of the forward's argument for the key-value cache.
 
     Raises:
-        ModelError: if the forward has none.
+        ModelError: if the forward has none, or one for recurrent states that can't be kept at checkpoints.
     """
+    if container := _OWN_CONTAINERS.get(model.config.model_type):
+        raise ModelError(
+            f"{name_of(model)} writes its recurrent states into {container}; a rejected draft couldn't be removed: "
+            "use another model"
+        )
     parameters = inspect.signature(model.forward).parameters
     for name in CACHE_ARGUMENTS:
         if name in parameters:

@@ -21,6 +21,7 @@ from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import recalled
 from specdec.probes.products import Products, probe_products
 from specdec.probes.selftest import Tried, probe
+from specdec.probes.walk import RAGGED
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
@@ -85,8 +86,7 @@ def _try_out_chains(backend: HFBackend) -> Tried:
         raise ModelError(f"{backend.no_chains}: {backend.reason}; use backend='hf'")
     backend.shapes = replace(backend.shapes, takes_trees=False)
     tried = _try_out(backend)
-    if tried.fault and state_kinds(backend.model.config.get_text_config()):
-        backend.read_stepwise(tried.fault)
+    while tried.fault and _simplify(backend, tried.fault):
         tried = _try_out(backend)
     if tried.fault:
         raise ModelError(_refusal(backend.model, backend.reason, tried.fault))
@@ -94,6 +94,19 @@ def _try_out_chains(backend: HFBackend) -> Tried:
         no_trees = f"exact attention verifies trees, and this model takes chains only ({backend.reason})"
         backend.inexact = backend.compiler.refuses(backend.model.dtype) or no_trees
     return tried
+
+
+def _simplify(backend: HFBackend, fault: str) -> bool:
+    """Have a backend with states run simpler passes, because of the self-test's result; False if there are none."""
+    if not state_kinds(backend.model.config.get_text_config()):
+        return False
+    if fault.startswith(RAGGED) and not backend.reads_rows_alone:
+        backend.read_rows_alone()
+        return True
+    if backend.shapes.takes_drafts:
+        backend.read_stepwise(fault)
+        return True
+    return False
 
 
 def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Products:
@@ -111,6 +124,7 @@ def _try_out(backend: HFBackend) -> Tried:
         shapes.takes_drafts,
         shapes.row_multiple,
         shapes.chunk,
+        backend.reads_rows_alone,
     )
     question = " ".join(map(str, ("self-test", *driven_by)))
 

@@ -21,6 +21,7 @@ from specdec.masks.exact.regions import seen_in
 from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree, Role
 
+RAGGED = "a ragged batch"  # the kind of pass that runs last
 _SEED = 2402
 # Tokens of context: few, and enough that later positions have closed regions and a prefix separate from the tail.
 CONTEXTS = 6, 160
@@ -162,15 +163,18 @@ class _Walker:
 
     def _batch(self, first: CacheRow, stop: int) -> None:
         """Forward a second, shorter row together with the first, with trees of different sizes."""
-        end = CONTEXTS[0] - 1 + _NUM_PLAIN[0]
+        end, takes_trees = CONTEXTS[0] - 1 + _NUM_PLAIN[0], self.target.shapes.takes_trees
         second = self._begun(CONTEXTS[0] - 1, _SIZES[0][1], end, num_kept=_KEPT)
+        if not takes_trees:  # a state after all of its tokens, so that its chain is about as long as the other
+            self.target.read(second, [self.done.tokens[second.length]])
         grown = {
             row: self._tree(row.length, size, last)
             for row, size, last in zip((first, second), _SIZES[0], (stop, end), strict=True)
         }
         _, answers = self._forward({row: tree for row, (tree, _) in grown.items()})
         for row, (_, path) in grown.items():
-            self._note("a ragged batch", row.length, answers[row], path)
+            shared = path if takes_trees or row is second else path[-1:]  # a state is moved up to the root first
+            self._note(RAGGED, row.length + path.index(shared[0]), answers[row], shared)
 
     def _forward(self, trees: Mapping[CacheRow, DraftTree]) -> tuple[PlannedPass, Mapping[CacheRow, OutputRow]]:
         planned = self.target.compile(trees)

@@ -14,7 +14,7 @@ def test_rows_opened_one_by_one_are_copied_a_few_times_only_and_the_room_is_know
         states = torch.randn(1, 2, 3, 4, generator=generator)
         if row:
             told.append(cache.bytes_for([40] * (row + 1)))
-        cache.place(row, [0], 3)
+        cache.place([row], [0], 3)
         cache.layers[0].update(states, -states)
         cache.keep(row, range(3))
         written.append(states[0])
@@ -37,7 +37,7 @@ def test_rows_that_are_expected_are_made_room_for_at_once() -> None:
         if row == 1:
             told = cache.bytes_for([40] * 30 + [300])
             cache.expect([40] * 30 + [300])
-        cache.place(row, [0], 3)
+        cache.place([row], [0], 3)
         cache.layers[0].update(states, states)
         buffers.add(cache.layers[0].keys.data_ptr())
         if row == 1:
@@ -49,7 +49,7 @@ def test_the_last_row_takes_a_closed_ones_place_and_nothing_is_left_of_either() 
     cache = RaggedCache(num_layers=1)
     for row in range(3):
         cache.open(40)
-        cache.place(row, [0], 5)
+        cache.place([row], [0], 5)
         cache.layers[0].update(torch.full((1, 2, 5, 4), row + 1.0), torch.full((1, 2, 5, 4), torch.nan))
         cache.keep(row, range(row + 2))
     cache.release(0)
@@ -68,11 +68,11 @@ def test_the_last_row_takes_a_closed_ones_place_and_nothing_is_left_of_either() 
 def test_a_row_that_never_got_room_is_closed_all_the_same() -> None:
     cache = RaggedCache(num_layers=2)
     cache.open(40)
-    cache.place(0, [0], 3)
+    cache.place([0], [0], 3)
     cache.layers[0].update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4))
     cache.keep(0, range(3))
     cache.open(40)
-    cache.place(1, [0], 3)  # and no memory for it
+    cache.place([1], [0], 3)  # and no memory for it
     cache.release(1)
     cache.open(40)
     assert cache.lengths == [3, 0]
@@ -85,7 +85,7 @@ def test_a_long_texts_room_is_given_back_while_others_go_on() -> None:
     states = torch.randn(1, 2, 3, 4)
     for row, capacity in enumerate((40, 5000, 40)):
         cache.open(capacity)
-        cache.place(row, [0], 3)
+        cache.place([row], [0], 3)
         cache.layers[0].update(states * (row + 1), states)
         cache.keep(row, range(3))
     needed = cache.bytes_for([40, 40, 40])

@@ -203,7 +203,7 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monk
         fed, prompts = counted(model), texts(3)
         results = generator.generate(prompts, max_new_tokens=12, eos_token_id=())
         assert max(fed) == max(map(len, prompts)), name  # a prompt is read in one pass
-        assert fed.count(1) == 3 * 11
+        assert fed.count(2) + fed.count(1) == 2 * 11  # of two rows, and then of the third
         for prompt, result in zip(prompts, results, strict=True):
             assert list(result.token_ids) == without_a_cache(model, prompt, 12)
         assert any("decoded without drafts: its linear_attention layers keep a state" in n for n in results[0].notes)
@@ -244,13 +244,24 @@ def test_a_model_without_drafts_is_timed_on_single_tokens() -> None:
 
 def test_a_scan_that_does_not_start_from_zeros_is_noticed() -> None:
     wide = wide_passes.WidePasses(made("mamba"))
-    with wide.prepared(is_prompt=False):
+    with wide.prepared(is_prompt=False, num_tokens=2):
         wide.scan_from(torch.ones(1, 64, 8))
         with pytest.raises(RuntimeError, match="can't start from the cached state"):
             wide.check()
         assert torch.zeros(1, 64, 8).sum() == 512
         wide.check()
         assert torch.zeros(1, 64, 8).sum() == 0
+
+
+def test_a_short_pass_is_one_chunk_of_a_scan_and_has_the_same_states() -> None:
+    config_class, arguments = families.STATES["mamba2"]
+    model = families.make(config_class, {**arguments, "chunk_size": 256})
+    backend, layer, sizes = loaded(model), model.backbone.layers[0].mixer, list[tuple[int, int]]()
+    layer.register_forward_pre_hook(lambda module, inputs: sizes.append((inputs[0].shape[1], module.chunk_size)))
+    check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE)
+    assert {width for width, size in sizes if width == size} >= {3, 5, 8}
+    assert {size for width, size in sizes if width != size} == {256}  # single tokens, and passes without specdec
+    assert layer.chunk_size == 256
 
 
 def test_limits_of_time_steps_are_restored() -> None:

@@ -56,3 +56,17 @@ def test_no_layer_holds_states_between_passes(name: str) -> None:
         for part in (layer.conv_states[index], layer.recurrent_states[index])
     ]
     assert held == [None] * len(held)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_layers_are_given_copies_which_their_code_may_change(num_rows: int) -> None:
+    layer = StateLayer(1)
+    rows = [[State(torch.zeros(1, 2, 3), 3, torch.zeros(1, 4))] for _ in range(num_rows)]
+    layer.enter(rows)
+    layer.conv_states[0] += 1.0
+    layer.recurrent_states[0] += 1.0
+    for (state,) in rows:
+        assert state.inputs is not None
+        assert state.recurrent is not None
+        assert not state.inputs.any()
+        assert not state.recurrent.any()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import transformers
 from transformers import PreTrainedConfig
 from transformers.configuration_utils import ALLOWED_ATTN_LAYER_TYPES
 
@@ -55,3 +56,12 @@ def test_the_least_number_of_positions_is_enough() -> None:
 def test_a_model_without_a_cache_is_refused_for_just_that() -> None:
     with pytest.raises(ModelError, match="has a forward without a key-value cache"):
         Generator(families.make("OpenAIGPTConfig", {**families.GPT}))
+
+
+def test_models_that_write_their_states_into_containers_of_their_own_are_refused_for_just_that() -> None:
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2}
+    for name, container in (("Rwkv", "the list of tensors"), ("xLSTM", "an xLSTMCache")):
+        config = getattr(transformers, f"{name}Config")(**sizes, **({"num_heads": 2} if name == "xLSTM" else {}))
+        model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+        with pytest.raises(ModelError, match=f"writes its recurrent states into {container}"):
+            Generator(model)

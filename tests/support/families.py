@@ -103,7 +103,10 @@ TWO_LAYERS = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "e
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("Lfm2Config", {**SMALL, **CONVOLUTION}),
     "lfm2_moe": ("Lfm2MoeConfig", {**SMALL, **EXPERTS, **CONVOLUTION, "num_dense_layers": 1}),
-    "lfm3": ("Lfm3Config", {**SMALL, **CONVOLUTION}),
+    "lfm3": (
+        "Lfm3Config",
+        {**SMALL, "num_hidden_layers": 3, "layer_types": ["conv", *MIXED], "sliding_window": WINDOW},
+    ),
     "qwen3_next": ("Qwen3NextConfig", {**SMALL, **EXPERTS, **DELTA, "head_dim": 8, "linear_num_key_heads": 2}),
     "qwen3_5": ("Qwen3_5TextConfig", {**SMALL, **DELTA, "head_dim": 8, "linear_num_key_heads": 2}),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**SMALL, **EXPERTS, **DELTA, "head_dim": 8}),
@@ -129,6 +132,12 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "KimiLinearConfig",
         {**MHA, **KIMI, "layer_types": DELTA["layer_types"], "linear_head_dim": 8, "linear_num_heads": 4},
     ),
+    "zamba2": (
+        "Zamba2Config",
+        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
+         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
+    ),
+    "zaya": ("ZayaConfig", SMALL),
 }  # fmt: skip
 
 # More of them, with layers as above: compared by ``python -m benchmarks hybrids`` alone.
@@ -143,15 +152,9 @@ MORE_STATES: dict[str, tuple[str, dict[str, Any]]] = {
         "JambaConfig",
         {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
     ),
-    "zamba2": (
-        "Zamba2Config",
-        {**SMALL, "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_ngroups": 1,
-         "n_mamba_heads": 4, "num_mem_blocks": 1, "chunk_size": 8, "time_step_min": LIMIT},
-    ),
+    "inkling": ("InklingTextConfig", {**MHA, "num_hidden_layers": 2}),
     "bailing_hybrid": ("BailingHybridConfig", {**MHA, **KIMI, "head_dim": 8, "layer_types": DELTA["layer_types"]}),
     "lara_mini": ("LaraMiniConfig", {**SMALL, "layer_types": DELTA["layer_types"]}),
-    "inkling": ("InklingTextConfig", {**MHA, "num_hidden_layers": 2}),
-    "zaya": ("ZayaConfig", SMALL),
 }  # fmt: skip
 
 RECURRENT_GEMMA: tuple[str, dict[str, Any]] = (

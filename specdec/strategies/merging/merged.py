@@ -132,8 +132,8 @@ class MergedEngine(Engine):
             for index, error in self._failed.items():
                 drafter.leave_out(index, error)
         most = self._num_nodes
-        limits = [Budget(min(most, budget.num_nodes), budget.depth, budget.num_tokens) for budget in budgets]
-        if self._sizer.skips(len(merged)):
+        limits = [replace(budget, num_nodes=min(most, budget.num_nodes)) for budget in budgets]
+        if self._sizer.skips(len(merged), max((budget.num_pending for budget in budgets), default=0)):
             is_plain = self._sizer.is_plain
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):

@@ -7,6 +7,13 @@ A balance bounds what drafts can lose, however wrong costs or probabilities are.
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
 the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
+
+Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
+their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), and a draft is charged for the tokens
+that it is expected to leave pending. A plain step moves the checkpoint for certain. It is made instead of a draft once
+reading again has cost more, since the last move, than the move does: its own cost less that of one token with drafts.
+The sum of both costs is the least then, as for a stock that is ordered in lots (Harris 1913, "How many parts to make at
+once").
 """
 
 import math
@@ -44,8 +51,13 @@ class DraftSizer(ABC):
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""
 
-    def skips(self, num_rows: int) -> bool:
-        """Begin a step of ``num_rows`` requests; return True if at most forced text is drafted in it."""
+    def skips(self, num_rows: int, num_pending: int = 0) -> bool:
+        """Begin a step; return True if at most forced text is drafted in it.
+
+        Args:
+            num_rows: number of requests.
+            num_pending: the committed tokens that the pass reads again, of the row with most of them.
+        """
         return False
 
     def rest(self) -> int:
@@ -98,9 +110,14 @@ class SpeedupSizer(DraftSizer):
         self._is_out = False  # the balance was used up and has not recovered
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
+        self._num_pending = 0
+        self._leaves_pending = False  # rejected drafts do
+        self._reread = self._reread_now = 0.0  # cost of pending tokens since the last move, and in the step under way
 
-    def skips(self, num_rows: int) -> bool:
+    def skips(self, num_rows: int, num_pending: int = 0) -> bool:
         """Begin a step; True if the balance is used up, or if a plain step is due to compare drafted ones with."""
+        self._num_pending, self._leaves_pending = num_pending, self._leaves_pending or num_pending > 0
+        self._reread, self._reread_now = (self._reread + self._reread_now if num_pending else 0.0), 0.0
         num_all = num_rows + self._num_others
         if num_all != self._num_rows:
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
@@ -157,39 +174,68 @@ class SpeedupSizer(DraftSizer):
         num_rows, spent = len(growths) + self._num_others, self._spent
         self.balance += self._charged  # of sizes before passes
         table = self._costs.table(num_rows)
-        costs, marginal = table.costs, table.marginal
-        size, gained, best, speed = 1, 0.0, 1, 1.0 / (costs[1] + spent)
-        excess = list[Growth]()  # each node that was taken after the best size
+        pending = min(self._num_pending, len(table.costs) - 2)
+        costs, marginal = table.costs[pending:], table.marginal[pending:]
+        size, gained, best, speed, num_kept, num_expected = 1, 0.0, 1, 1.0 / (costs[1] + spent), 0, 1.0
+        taken = list[Growth]()  # by each node
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            if not self._pays(size, probability, marginal[size] * speed, costs[size + 1]):
+            if not self._pays(size, probability, marginal[size] * speed, costs):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
                     growth.take()
-                    excess.append(growth)
+                    taken.append(growth)
             gained, size = gained + probability, size + 1
-            speed_up = (1.0 + gained) / (costs[size] + spent)
+            speed_up = (1.0 + gained) / (costs[size] + spent + self._left(costs, gained, probability))
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
-                best, speed = size, speed_up
-                excess.clear()
+                best, speed, num_kept, num_expected = size, speed_up, len(taken), 1.0 + gained
+        self._reread_now = costs[best] - table.costs[best]
+        if best > 1 and self._moves(table.costs[1], 1.0 / speed - self._reread_now / num_expected):
+            best, num_kept = 1, 0
         self.cost = costs[best]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
-        num_excess = Counter(excess)
+        num_excess = Counter(taken[num_kept:])
         return [len(growth) - num_excess[growth] for growth in growths]
+
+    def _left(self, costs: Sequence[float], gained: float, probability: float) -> float:
+        """Return what it is expected to cost to read the tokens again that a step with a draft leaves pending.
+
+        Args:
+            costs: of each size, after the pending tokens.
+            gained: number of draft tokens that are expected to be accepted.
+            probability: that all are.
+        """
+        if not self._leaves_pending:
+            return 0.0
+        return (1.0 - probability) * (costs[min(2 + round(gained), len(costs) - 1)] - costs[1])
+
+    def _moves(self, plain: float, per_token: float) -> bool:
+        """Return True if a plain step is to move the checkpoint.
+
+        Args:
+            plain: cost of a plain step without pending tokens.
+            per_token: cost of a token with drafts, likewise.
+        """
+        is_due = self._reread + self._reread_now > plain - per_token
+        return is_due and self._num_pending > 0 and not self._num_trials
 
     def spend(self, cost: float) -> None:
         self._spent += cost
 
-    def _pays(self, size: int, probability: float, least: float, cost: float) -> bool:
-        """Return True if a round pays and the balance has its cost, or if a trial has room for it."""
+    def _pays(self, size: int, probability: float, least: float, costs: Sequence[float]) -> bool:
+        """Return True if a round pays and the balance has its cost, or if a trial has room for it.
+
+        Its cost includes that of reading again what a rejected draft leaves pending, once at least.
+        """
         if self._num_trials:
             return size <= _TRIAL_NODES and probability > 0.0
-        return probability > least and cost - 1.0 <= self.balance
+        left = costs[min(2, len(costs) - 1)] - 1.0 if self._leaves_pending else 0.0
+        return probability > least and costs[size + 1] - 1.0 + left <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)  # chunks are no rows of the next step
@@ -213,3 +259,4 @@ class SpeedupSizer(DraftSizer):
     def forget(self) -> None:
         self.balance, self._num_rows = _FIRST_BALANCE, 1
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
+        self._reread = self._reread_now = 0.0

@@ -335,7 +335,7 @@ def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.M
     recycling = TokenRecyclingProposer()
     engine = MergedProposer([Listening(script=script), recycling]).bind(toy_host(6, reads_q=False))
     assert isinstance(engine, MergedEngine)
-    monkeypatch.setattr(engine._sizer, "skips", lambda _: True)
+    monkeypatch.setattr(engine._sizer, "skips", lambda *_: True)
     request = Request(TokenView([3, 0, 4]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
     drafter = engine.start(request)
     tree = drafter.propose(ROOMY)

@@ -1,0 +1,105 @@
+"""The size of drafts where rejected ones leave tokens pending, which later passes read again."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec.costs import Costs
+from specdec.record import StepRecord
+from specdec.strategies.merging.padded_cost_model import PaddedCostModel
+from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.testing.fixed_growth import FixedGrowth
+from tests.strategies.merging.test_sizer import costs_of, recorded, sizer
+
+MOST_PENDING = 16
+
+
+@given(pending=st.integers(0, 15), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
+def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_node: float, rate: float) -> None:
+    """Without a gain from moving the checkpoint, the size is the best of all with p + n nodes."""
+    costs, probabilities = costs_of(per_node), [rate**depth for depth in range(1, 9)]
+    kept = sizer(per_node, balance=100.0)
+    kept.skips(1, pending)
+    kept.balance = 100.0
+    (size,) = kept.sizes([FixedGrowth(probabilities)])
+    assert kept.cost == pytest.approx(costs.relative_at(pending + size))
+    assert kept.balance == pytest.approx(100.0 - kept.cost + 1.0)
+
+    def speed(size: int) -> float:
+        is_rejected = 1.0 - (probabilities[size - 2] if size > 1 else 1.0)
+        gained = sum(probabilities[: size - 1])
+        left = is_rejected * (1 + round(gained)) * per_node if pending else 0.0
+        return (1.0 + gained) / (costs.relative_at(pending + size) + left)
+
+    best = max(range(1, 10), key=speed)
+    if size > 1:
+        assert speed(size) >= speed(best) / 1.05 - 1e-9
+    elif speed(best) > 1.05 * speed(1):  # then the checkpoint is moved: reading again would cost more than a plain step
+        per_token = 1.0 / speed(best) - pending * per_node / (1.0 + sum(probabilities[: best - 1]))
+        assert pending * per_node > 1.0 - per_token - 0.1
+
+
+def chains(rate: float, seed: int) -> Iterator[Callable[[int], int]]:
+    """For each step, the number of draft tokens that are accepted of any number of them."""
+    rng = random.Random(seed)
+    while True:
+        length = 0
+        while rng.random() < rate and length < 100:
+            length += 1
+        yield lambda num_drafted, length=length: min(num_drafted, length)  # type: ignore[misc]
+
+
+def cost_per_token(costs: Costs, rate: float, size_of: Callable[[int, int], int]) -> float:
+    """Decode a long text; ``size_of`` returns a step's size from its pending tokens and the steps since a move."""
+    spent, num_tokens, pending, since = 0.0, 0, 0, 0
+    for _, accepted in zip(range(1500), chains(rate, 1), strict=False):
+        size = size_of(pending, since)
+        if pending + 1 >= MOST_PENDING and size > 1:  # the cache moves the checkpoint in a pass of its own
+            spent, pending = spent + costs.relative_at(pending + 1), 0
+        spent += costs.relative_at(pending + size)
+        count = accepted(size - 1)
+        num_tokens += 1 + count
+        pending, since = (0, 0) if count == size - 1 else (pending + 1 + count, since + 1)
+    return spent / num_tokens
+
+
+@pytest.mark.parametrize(("per_node", "rate"), [(0.02, 0.3), (0.15, 0.3), (0.15, 0.6), (0.02, 0.8)])
+def test_the_checkpoint_is_moved_when_reading_again_costs_more_than_a_plain_step(per_node: float, rate: float) -> None:
+    """As fast as the best of all fixed sizes and numbers of drafts between two moves, or nearly."""
+    costs = costs_of(per_node)
+    kept = SpeedupSizer(PaddedCostModel(costs, 60, learns=False), loss=0.0)
+
+    def sized(pending: int, since: int) -> int:
+        kept.balance = 100.0
+        kept.skips(1, pending)
+        kept.balance = 100.0
+        return kept.sizes([FixedGrowth([rate**depth for depth in range(1, 9)])])[0]
+
+    def fixed(size: int, num_drafts: int) -> float:
+        return cost_per_token(costs, rate, lambda _, since: 1 if since >= num_drafts else size)
+
+    best = min([fixed(size, num_drafts) for size in range(2, 9) for num_drafts in (1, 2, 3, 5, 8)] + [1.0])
+    found = cost_per_token(costs, rate, sized)
+    assert found <= 1.05 * best
+
+
+def test_a_draft_needs_a_balance_for_the_tokens_that_it_leaves_pending() -> None:
+    sizes = []
+    for num_reread in (0, 1):
+        kept = sizer(0.1, balance=0.45)
+        kept.skips(1, num_reread)
+        kept.skips(1, 0)
+        sizes += kept.sizes([FixedGrowth([0.9] * 9)])
+    assert sizes == [5, 4]
+
+
+def test_a_plain_step_moves_the_checkpoint_and_costs_its_pending_tokens() -> None:
+    kept = sizer(0.1, balance=2.0)
+    kept.skips(1, 9)
+    assert kept.sizes([FixedGrowth([0.5, 0.1])]) == [1]
+    record = recorded([1], [0], 3.0)
+    kept.learn(StepRecord("step", record.outcomes, record.seconds, width=10, num_reread=9), record.outcomes)
+    assert kept.balance == pytest.approx(2.0 - 0.9)
