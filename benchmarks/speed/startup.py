@@ -1,8 +1,8 @@
 """Start-up times: imports, answers of the command line, making a generator, the first token; and memory.
 
     python -m benchmarks startup [--model smollm2] [--dtype bfloat16] [--backend openvino] [--repeats 5]
-    python -m benchmarks startup --model smollm2 --only loaded generate decoding Generator( --busy
-    python -m benchmarks startup --model smollm2 --dtype float32 --only Generator(name --backend openvino:weights=int8
+    python -m benchmarks startup --model smollm2 --only loaded generate decoding "Generator(" --busy
+    python -m benchmarks startup --model smollm2 --dtype float32 --only "Generator(name" --backend openvino:weights=int8
 
 Each figure is a process of its own, and compared processes alternate. Medians, minimum and maximum. A first start has
 an empty cache folder; a later start finds the results of the first. For generators made by name, the process's peak
