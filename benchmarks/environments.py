@@ -26,10 +26,10 @@ _BUILT = {  # llama.cpp: its server, nothing that a build would fetch, and no li
     "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count()),
 }
 PEERS: dict[str, list[tuple[str, ...]]] = {  # modules of the environment's Python with their arguments, in its folder
-    "specdec": [  # with its plug-in
+    "specdec": [  # with its plug-in, and nncf for rounded weights
         _TORCH,
         ("pip", "install", *_CONSTRAINED, "--editable", f"{ROOT}[compare,real-model]"),
-        ("pip", "install", *_CONSTRAINED, "--editable", str(ROOT / "plugins" / "specdec-openvino")),
+        ("pip", "install", *_CONSTRAINED, "--editable", f"{ROOT / 'plugins' / 'specdec-openvino'}[rounded]"),
     ],
     "openvino": [
         _TORCH,
