@@ -32,7 +32,7 @@ class _Counter:
 def load(arguments: Arguments) -> LlamaForCausalLM:
     """Load a checkpoint whose configuration may have keys of a later transformers."""
     if arguments.eos:
-        raise SystemExit("lade looks for the end of a text too late to be compared where texts end")
+        raise SystemExit("lade finds the end of a text too late to be compared: leave lade or --end-of-text out")
     os.environ["USE_LADE"] = "1"  # read at every call
     lade.augment_all()
     values = json.loads((arguments.model / "config.json").read_text())

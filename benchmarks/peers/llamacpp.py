@@ -159,18 +159,16 @@ def converted(checkpoint: Path, kind: str) -> Path:
 def _converted_head(folder: str, target: Path, kind: str) -> Path:
     """A trained head's folder as a GGUF file, converted if there is none."""
     head = Path(folder)
-    return _made(head, kind, lambda out: [*_script(head, kind, out), "--target-model-dir", str(target)])
+    return _made(head, kind, lambda out: [*_script(head, kind, out), "--target-model-dir", str(target)], target)
 
 
 def _script(checkpoint: Path, kind: str, out: Path) -> list[str]:
     return [sys.executable, "-c", _CONVERT, str(checkpoint), "--outtype", kind, "--outfile", str(out)]
 
 
-def _made(checkpoint: Path, kind: str, command: Callable[[Path], list[str]]) -> Path:
-    """The file that a command makes of a checkpoint, made if there is none."""
-    files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
-    key = hashlib.sha256(repr((checkpoint, files, kind)).encode()).hexdigest()[:16]
-    made = _CONVERTED / f"{checkpoint.name}-{key}.gguf"
+def _made(checkpoint: Path, kind: str, command: Callable[[Path], list[str]], *others: Path) -> Path:
+    """The file that a command makes of a checkpoint and of other folders that it reads, made if there is none."""
+    made = _CONVERTED / f"{checkpoint.name}-{_key(checkpoint, kind, *others)}.gguf"
     if not made.exists():
         _CONVERTED.mkdir(parents=True, exist_ok=True)
         unfinished = made.with_suffix(".unfinished")
@@ -178,6 +176,16 @@ def _made(checkpoint: Path, kind: str, command: Callable[[Path], list[str]]) -> 
         subprocess.run(command(unfinished), cwd=sources, check=True, stdout=sys.stderr)
         unfinished.rename(made)
     return made
+
+
+def _key(checkpoint: Path, kind: str, *others: Path) -> str:
+    """A key that changes with the folders and their files."""
+    read = checkpoint, _files(checkpoint), kind, *((folder, _files(folder)) for folder in others)
+    return hashlib.sha256(repr(read).encode()).hexdigest()[:16]
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    return sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
 
 
 def _program() -> str:

@@ -15,7 +15,7 @@ weights are packed in the first passes. ``demo_drafter`` stands for the folder o
 from typing import Any
 
 from benchmarks.peers import models
-from benchmarks.peers.worker import Arguments, Decode, Decoded, options, schema_of, serve
+from benchmarks.peers.worker import Arguments, Decode, Decoded, schema_of, serve, value_of
 from specdec import Generator
 from specdec.constraints import JsonSchema
 
@@ -36,7 +36,7 @@ def chosen_of(arguments: Arguments) -> tuple[str, dict[str, Any], Any]:
     """The proposer, the generator's options and the schema."""
     parts = models.with_drafter(arguments.method).split("+")
     given = [part for part in parts if ":" not in part.partition("=")[0] and "=" in part]
-    chosen = options(",".join(given))
+    chosen = {name: value_of(text) for name, _, text in (part.partition("=") for part in given)}
     schema = schema_of(chosen)
     proposer = "+".join(part for part in parts if part not in given)
     return proposer or "autoregressive", {"numerics": "fast", **chosen}, schema

@@ -74,10 +74,11 @@ def options(text: str) -> dict[str, Any]:
     for name, equals, _ in pairs:
         if not equals:
             raise SystemExit(f"option {name!r} has no value: write {name}=VALUE")
-    return {name: _value(value) for name, _, value in pairs}
+    return {name: value_of(value) for name, _, value in pairs}
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """An option's text as a number, true, false or null as in JSON, otherwise as it is."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

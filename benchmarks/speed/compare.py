@@ -71,6 +71,20 @@ def ends_of_text(folder: Path, tokenizer: Any) -> tuple[int, ...]:
     return tuple(known) if isinstance(known, list) else (known,)
 
 
+def head_folder(given: str) -> str:
+    """The absolute path of ``--head``, since contenders run in another folder.
+
+    Raises:
+        argparse.ArgumentTypeError: if there is no such folder, or if a contender's name can't contain its path.
+    """
+    folder = Path(given).resolve()
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {folder}")
+    if {*str(folder)} & {"+", ","}:
+        raise argparse.ArgumentTypeError(f"{folder}: + and , separate a contender's options: use a path without them")
+    return str(folder)
+
+
 def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs | None) -> str:
     """The whole report; ``head`` ends with the tables of speed."""
     parts = [*head]
@@ -113,9 +127,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", metavar="PEER[:METHOD]", help="may be given several times")
     parser.add_argument("--ladder", choices=["model", "int8", "int4"], help="weights of the ladder's contenders")
-    parser.add_argument("--head", default="", metavar="FOLDER", help="a trained head, for the ladder")
+    parser.add_argument("--head", type=head_folder, metavar="FOLDER", help="a trained head, for --ladder")
     parser.add_argument("--end-of-text", action="store_true", help="let a text end where the model ends it")
-    parser.add_argument("--over", metavar="CONTENDER", help="one of them, to hold the speed of all against as well")
+    parser.add_argument("--over", metavar="CONTENDER", help="a contender to compare all speeds with as well")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's own Python")
     add_model_options(parser)
     add_prompt_options(parser)
@@ -124,11 +138,13 @@ def main() -> None:
     parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="measure c(T) first")
     parser.add_argument("--out", type=Path, default=Path("build/benchmark"), help="path without .json and .md")
     arguments = parser.parse_args()
+    if arguments.head and not arguments.ladder:
+        parser.error("--head is for --ladder: give that too, or name the head in --contender")
     given = {peer: str(Path(path).absolute()) for peer, path in (pair.split("=", 1) for pair in arguments.python)}
     pythons = {**environments.pythons(), **given}
     given_names = arguments.contender
     if arguments.ladder:
-        given_names = ladder(arguments.ladder, arguments.head) + (given_names or [])
+        given_names = ladder(arguments.ladder, arguments.head or "") + (given_names or [])
     names = contenders(given_names, pythons)
     if arguments.over not in (None, *names):
         parser.error(f"--over {arguments.over} is none of the contenders: {', '.join(names)}")

