@@ -1,4 +1,4 @@
-"""Passes that torch's inductor compiles ahead of time, beside `hf`'s recorded passes and OpenVINO's.
+"""Passes that torch's inductor compiles ahead of time, compared with `hf`'s recorded passes and OpenVINO's.
 
     python -m benchmarks compiled_passes --model smollm2 --folder build/packages --build
     python -m benchmarks compiled_passes --model smollm2 --folder build/packages
@@ -259,10 +259,8 @@ def measure(arguments: argparse.Namespace, model: Any, tokens: list[int], state:
                 passes[name, number] = forward
         found = timed(passes)
         cells = {key: str(Spread.of(milliseconds)) for key, milliseconds in found.items()}
-        lines = [
-            [name, *(cells.get((name, number), "–") for number in counts)]
-            for name in dict.fromkeys(name for name, _ in passes)
-        ]
+        names = dict.fromkeys(name for name, _ in passes)
+        lines = [[name, *(cells.get((name, number), "–") for number in counts)] for name in names]
         print(table(["ms per pass, by nodes", *map(str, counts)], lines))
         print("\n".join(compared(compiled, own.float())))
 
@@ -275,6 +273,8 @@ def main() -> None:
     parser.add_argument("--nodes", nargs="+", default=["1", "4", "8", "16"], help=f"numbers of nodes, or {ANY!r}")
     parser.add_argument("--separate", action="store_true", help="build with each layer's product apart from the others")
     arguments = parser.parse_args()
+    if any(number > SLOTS - CONTEXT for number in numbers(arguments)):
+        parser.error(f"--nodes: at most {SLOTS - CONTEXT}, the slots after a context of {CONTEXT} tokens")
     AttentionInterface.register(ATTENTION, attention)
     model, tokenizer = load_model(arguments)
     print(f"{facts()}, {description(model)}\n", flush=True)

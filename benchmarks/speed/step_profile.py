@@ -6,7 +6,7 @@
 Each pass follows the same context; its nodes are a chain, and logits are computed for all of them. The first table has
 medians by number of nodes: the pass as the backend runs it, the graph alone (the same inference request again), and
 what is left for the host: making the inputs and copying the logits. The second has OpenVINO's own counters by kind of
-operator, of another compilation of the graph, since counting takes time itself; its last rows add them up beside the
+operator, of another compilation of the graph, since counting takes time itself; its last rows have their sum and the
 graph's time without counters. Peak memory is the process's, so give one kind of ``--weights`` at a time to compare it.
 """
 
@@ -19,10 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specdec_openvino.backend import OpenVINOBackend
-from specdec_openvino.engine import Compiled, Graphs, Passes
-from specdec_openvino.filling import Filling
-from specdec_openvino.options import OpenVINOOptions
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint
@@ -31,6 +27,14 @@ from benchmarks.report import command, write
 from benchmarks.tables import table
 from specdec.layout import Layout
 from specdec.models.loading import ModelSource
+
+try:
+    from specdec_openvino.backend import OpenVINOBackend
+    from specdec_openvino.engine import Compiled, Graphs, Passes
+    from specdec_openvino.filling import Filling
+    from specdec_openvino.options import OpenVINOOptions
+except ImportError as error:
+    raise SystemExit("this profiles passes on OpenVINO: pip install ./plugins/specdec-openvino") from error
 
 WARM_UPS = 6
 _STRIDE = 7919  # between the ids of successive tokens
@@ -155,6 +159,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("build/step_profile"), help="path without .json and .md")
     arguments = parser.parse_args(given)
+    if others := sorted({*arguments.profiled} - {*arguments.nodes}):
+        parser.error(f"--profiled {' '.join(map(str, others))}: --nodes must contain them too")
     torch.set_num_threads(arguments.threads)
     folder = checkpoint(arguments)
     lines, graph, profiles = list[list[str]](), dict[str, float](), dict[str, dict[str, float]]()
