@@ -3,7 +3,8 @@
 Rows change places when requests finish, and a free row goes to another request. So a request is identified by its text:
 a row is the request's if its text before this step is the request's text after the last one, or begins with it where
 vLLM has continued without drafts. Two requests with the same text may be confused. Nothing is lost by that, since all
-that is known of a request follows from its text. Where a row has kept its place, length and last tokens are enough.
+that is known of a request follows from its text. Where a row has kept its place, length and last tokens are compared in
+most steps.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from specdec import Drafter, DraftTree
 
 _MOST_MISSED = 128  # tokens that a request may have emitted unseen: in a rest, or near vLLM's longest text
 _TAIL = 32  # last tokens by which a text is recognised in its own row
+_FULL_INTERVAL = 64  # steps between two comparisons of a whole text in its own row
 _MOST_ABSENT = 64  # steps for which a request may be missing, such as a preempted one
 
 
@@ -32,6 +34,7 @@ class Text:
     prompt_length: int
     drafter: Drafter | None = None
     draft: DraftTree | None = None
+    first_seen: int = 0
     last_seen: int = 0
     _array: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # of tokens, with room for more
     _num_copied: int = 0
@@ -47,12 +50,16 @@ class Text:
         self._num_copied = length
         return bool((self._array[:length] == tokens[:length]).all())
 
-    def continues_in(self, tokens: np.ndarray) -> bool:
+    def continues_in(self, tokens: np.ndarray, step: int) -> bool:
         """Return True if a row that had this text in the last step has it still, ``tokens`` being the row's text now.
 
-        Lengths and last tokens are compared, so a step's work doesn't grow with the texts. Another request with the
+        All tokens are compared in the first step after the prompt, since prompts of one template often have the same
+        length and last tokens, and then every ``_FULL_INTERVAL`` steps. In other steps lengths and last tokens are
+        compared, so their work doesn't grow with the texts. Until the next full comparison, another request with the
         same length and last tokens would draft from this text, whose earlier part may differ: worse drafts at most.
         """
+        if (step - self.first_seen) % _FULL_INTERVAL == 1:
+            return self.precedes(tokens, 0)
         return len(self.tokens) == len(tokens) and self.tokens[-_TAIL:] == tokens[-_TAIL:].tolist()
 
 
@@ -79,7 +86,9 @@ class Rows:
         """
         self._step += 1
         before = {row: tokens[row][: len(tokens[row]) - len(new)] for row, new in enumerate(emitted) if new}
-        found = {row: text for row, text in self._at.items() if row in before and text.continues_in(before[row])}
+        found = {
+            row: text for row, text in self._at.items() if row in before and text.continues_in(before[row], self._step)
+        }
         known_texts = set(found.values())
         others = dict.fromkeys(text for text in (*self._at.values(), *self._absent) if text not in known_texts)
         for most in (0, _MOST_MISSED):
@@ -90,7 +99,7 @@ class Rows:
                     del others[known]
                     found[row] = known
         for row in before.keys() - found.keys():
-            found[row] = Text(before[row].tolist(), len(before[row]))
+            found[row] = Text(before[row].tolist(), len(before[row]), first_seen=self._step)
         for text in found.values():
             if text.last_seen < self._step - 1:
                 text.draft = None  # vLLM drops it when it puts a request back

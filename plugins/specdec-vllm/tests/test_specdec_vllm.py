@@ -219,6 +219,22 @@ def test_texts_of_one_length_that_change_places_are_told_apart_by_their_last_tok
     assert (second[0], second[1]) == (first[1], first[0])
 
 
+@pytest.mark.parametrize("swapped_after", [1, 3])
+def test_texts_of_one_length_and_ending_that_change_places_arent_confused_for_long(swapped_after: int) -> None:
+    """The two differ in their first token alone, and change places once they have emitted ``swapped_after`` tokens."""
+    rows, ending = Rows(), [7] * 40
+    firsts = [1, 2]
+    for num_emitted in range(swapped_after + 70):
+        if num_emitted == swapped_after:
+            firsts.reverse()
+        texts = [[first, *ending, *[5] * num_emitted] for first in firsts]
+        found, _ = rows.find([[5], [5]], [np.array([*text, 5]) for text in texts])
+        if swapped_after == 1 or num_emitted < swapped_after or num_emitted > 64:
+            assert [found[row].tokens for row in range(2)] == texts
+        for text in found.values():
+            text.tokens.append(5)
+
+
 def test_texts_that_dont_come_again_are_let_go() -> None:
     rows, gone = Rows(), list[Text]()
     (text,) = rows.find([[2]], [np.array([1, 2])])[0].values()
