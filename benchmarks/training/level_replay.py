@@ -2,9 +2,8 @@
 
 import torch
 
-from specdec.strategies.trained_heads.candidates import Candidates
 from specdec.strategies.trained_heads.levels import Levels
-from specdec.training.acceptance import Answer, TreeShape
+from specdec.training.acceptance import Answer, TreeShape, num_accepted
 from specdec.training.base import DEPTH, HeadTraining
 
 
@@ -22,15 +21,7 @@ def replay_levels(training: HeadTraining, answer: Answer, shape: TreeShape) -> i
     known, steps = answer.num_prompt + 1, 1
     while known < len(text):
         levels = Levels(tokens[known - 2 - first], log_probs[known - 2 - first])
-        known += accepted(levels.candidates(shape.num_nodes, DEPTH), text[known:]) + 1
+        drafted = levels.candidates(shape.num_nodes, DEPTH)
+        known += num_accepted(drafted.tokens, drafted.parents, text[known:]) + 1
         steps += 1
     return steps
-
-
-def accepted(found: Candidates, text: list[int]) -> int:
-    """How many tokens of a text the candidates have as a path from the root."""
-    children = {edge: node for node, edge in enumerate(zip(found.parents, found.tokens, strict=True))}
-    node, length = -1, 0
-    while length < len(text) and (node, text[length]) in children:
-        node, length = children[node, text[length]], length + 1
-    return length

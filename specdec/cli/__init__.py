@@ -148,13 +148,14 @@ def _run() -> None:
 
 def _hint(error: Exception) -> str:
     """Return a remedy that the argument parser doesn't add to a usage error, or ""."""
-    parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    parameters, commands = getattr(command, "params", ()), [*getattr(command, "commands", {})]
     if "unexpected extra argument" in str(error) and any(each.name == "prompt" for each in parameters):
         return "Put the prompt in quotes: a prompt is one argument."
     if unknown := _NO_COMMAND.search(str(error)):  # without a suggestion by the parser
         name = unknown[1]
-        commands = [each.__name__.replace("_", "-") for each in _COMMANDS]
-        meant = _MEANT_COMMANDS.get(name) or next(iter(nearest(name, commands)), "")
+        meant = _MEANT_COMMANDS.get(name, "")
+        meant = meant if meant in commands else next(iter(nearest(name, commands)), "")
         return f"Did you mean '{meant}'?" if meant else f"Commands: {', '.join(commands)}"
     return ""
 

@@ -16,7 +16,7 @@ from specdec.cli.options import (
     refusing,
     use_threads,
 )
-from specdec.cli.training_progress import encoded_prompts, training_progress
+from specdec.cli.training_progress import encoded_prompts, naming_saved_text, training_progress
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -74,17 +74,9 @@ def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its a
         seed=seed,
     )
     console = Console(highlight=False, markup=False)
-    try:
-        with refusing(), training_progress() as show:
-            watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
-            tuned = train(loaded, tokenizer, out, settings, tokens, resume, watch)
-    except KeyboardInterrupt:
-        message = (
-            f"interrupted before there was a better model; the text so far is kept in {out}: the same command with "
-            "--resume goes on with it"
-        )
-        Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
-        raise
+    with naming_saved_text(out, "there was a better model"), refusing(), training_progress() as show:
+        watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
+        tuned = train(loaded, tokenizer, out, settings, tokens, resume, watch)
     _print(console, tuned, model, settings.block_size)
     if tuned.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -13,7 +13,7 @@ from rich.console import Console
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, check_outputs, refusing, use_threads
 from specdec.cli.progress import status
-from specdec.cli.training_progress import encoded_prompts, training_progress
+from specdec.cli.training_progress import encoded_prompts, naming_saved_text, training_progress
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
@@ -88,22 +88,14 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
     settings = HeadSettings(kind=head_kind.value, minutes=minutes, draft_vocab_size=vocabulary, seed=seed)
     console = Console(highlight=False, markup=False)
-    try:
-        with refusing(), training_progress() as show:
-            watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
-            if exported is not None:
-                text, script = write_own_text(loaded, tokenizer, out, settings, tokens, resume, watch)
-                console.print(_export(*exported, text, script, tokenizer), soft_wrap=True)
-                return
-            head = train_head(loaded, tokenizer, out, settings, tokens, resume, watch)
-    except KeyboardInterrupt:
-        before = "a head was trained" if exported is None else f"{exported[1]} was written"
-        message = (
-            f"interrupted before {before}; the text so far is kept in {out or 'the cache folder'}: "
-            "the same command with --resume goes on with it"
-        )
-        Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
-        raise
+    missing = "a head was trained" if exported is None else f"{exported[1]} was written"
+    with naming_saved_text(out, missing), refusing(), training_progress() as show:
+        watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
+        if exported is not None:
+            text, script = write_own_text(loaded, tokenizer, out, settings, tokens, resume, watch)
+            console.print(_export(*exported, text, script, tokenizer), soft_wrap=True)
+            return
+        head = train_head(loaded, tokenizer, out, settings, tokens, resume, watch)
     commands = _Commands(
         {
             "model": model,

@@ -59,6 +59,20 @@ def training_progress() -> "Iterator[Callable[[Progress], None]]":
         yield show
 
 
+@contextmanager
+def naming_saved_text(folder: Path | None, missing: str) -> Iterator[None]:
+    """Print where the text is when Ctrl-C ends the block, which is before ``missing``; None is the cache folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = (
+            f"interrupted before {missing}; the text so far is kept in {folder or 'the cache folder'}: the same "
+            "command with --resume goes on with it"
+        )
+        Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
+        raise
+
+
 class _Lines:
     """Progress for a log."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.heads.drafting import DraftedTrees, grow
+from specdec.heads.drafting import grow
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.torch_runner import TorchRunner
@@ -165,20 +165,16 @@ def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) 
         ]
         here = [caches[row] for row in active]
         trees = grow(runner, here, states, tokens, shape.width, shape.depth, shape.num_nodes)
-        following = [answers[row].tokens[known[row] :].tolist() for row in active]
-        for row, accepted in zip(active, _accepted(trees, following), strict=True):
-            known[row] += accepted + 1
+        for row, drafted, parents in zip(active, trees.tokens.tolist(), trees.parents.tolist(), strict=True):
+            known[row] += num_accepted(drafted, parents, answers[row].tokens[known[row] :].tolist()) + 1
             steps[row] += 1
     return steps
 
 
-def _accepted(trees: DraftedTrees, following: Sequence[Sequence[int]]) -> list[int]:
-    """Return how many tokens of each text its tree has as a path from the root."""
-    lengths = []
-    for tokens, parents, text in zip(trees.tokens.tolist(), trees.parents.tolist(), following, strict=True):
-        children = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
-        node, length = -1, 0
-        while length < len(text) and (node, text[length]) in children:
-            node, length = children[node, text[length]], length + 1
-        lengths.append(length)
-    return lengths
+def num_accepted(tokens: Sequence[int], parents: Sequence[int], text: Sequence[int]) -> int:
+    """Return how many tokens of a text a tree has as a path from the root, which is the parent -1."""
+    children = {edge: node for node, edge in enumerate(zip(parents, tokens, strict=True))}
+    node, length = -1, 0
+    while length < len(text) and (node, text[length]) in children:
+        node, length = children[node, text[length]], length + 1
+    return length

@@ -34,6 +34,7 @@ class HeadTraining(ABC):
     Attributes:
         strategy: the name of the strategy that drafts with the head.
         label: the kind in words, with its article.
+        architecture: the kind's name in the configurations of its folders.
         rates: peak learning rates for batches of about a thousand tokens, by a part of the parameters' names; the first
             that is in a name holds.
         schedule: fields of ``TrainingSettings`` that differ from their defaults.
@@ -43,6 +44,7 @@ class HeadTraining(ABC):
 
     strategy: ClassVar[str]
     label: ClassVar[str]
+    architecture: ClassVar[str]
     rates: ClassVar[Mapping[str, float]]
     schedule: ClassVar[Mapping[str, Any]] = {}
     start_steps: ClassVar[int] = 1

@@ -1,5 +1,6 @@
 """The card of a trained head."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,7 @@ Trained by `specdec train head` on text that the model wrote itself, in the publ
 | tokens per step, chain of {len(shown.chain)}, held-out text | {steps} |
 
 ```sh
-specdec generate --model MODEL --proposer {facts.strategy}:head={folder} "…"
+specdec generate --model MODEL --proposer {shlex.quote(f"{facts.strategy}:head={folder}")} "…"
 ```
 
 Held-out text is the model's own, on which heads are right more often than on prompts of users.

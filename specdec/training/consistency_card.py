@@ -1,5 +1,6 @@
 """The card of a model that was tuned by consistency training."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,6 @@ minutes, seed {settings.seed} |
 loss {settings.ar_weight:g} |
 
 ```sh
-specdec generate --model {folder} --proposer jacobi:n={settings.block_size} "…"
+specdec generate --model {shlex.quote(str(folder))} --proposer jacobi:n={settings.block_size} "…"
 ```
 """

@@ -1,6 +1,5 @@
 """Another model, which Jacobi decoding decodes in fewer steps, from nothing but a model, in a given time."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,8 +15,9 @@ from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.consistency_training import ConsistencyTraining
 from specdec.training.disk import prepare_folder, writing_to
 from specdec.training.memory import within_memory
+from specdec.training.own_text import FILE as TEXT
 from specdec.training.own_text import OwnText
-from specdec.training.place import Place
+from specdec.training.place import Place, check_folder
 from specdec.training.progress import Plan, Watch
 from specdec.training.script_choice import script_for
 from specdec.training.tuned_model import TunedModel
@@ -57,13 +57,9 @@ def train_consistency(
     settings, watch = settings or ConsistencySettings(), watch or Watch()
     _check_model(model, settings)
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
-    _check_folder(out, model)
+    check_folder(out, type(model).__name__ if (out / TEXT).exists() else None)
     own = OwnText(place, model, script, settings, resume)
-    if own.differences and (out / FILE).exists():
-        raise RequestError(
-            f"{out} has an interrupted training with other options: go on with it by {', '.join(own.differences)}, "
-            f"or remove {out / FILE} to begin a new training on its text"
-        )
+    own.check_training(out / FILE)
     num_weights = sum(parameter.numel() for parameter in model.parameters())
     # Two checkpoints of weights and AdamW's moments, and the best model twice.
     num_bytes = num_weights * (2 * 12 + 2 * model.dtype.itemsize)
@@ -74,12 +70,13 @@ def train_consistency(
     )
     remedy = f"the text in {out} is kept: free memory, and go on (--resume)"
     with without_cudnn(model.device), within_memory(remedy):
-        tuned = _training_on(own, tokenizer, place, settings, planning, began).go()
-    if not tuned.is_interrupted:
+        training = _training_on(own, tokenizer, place, settings, planning, began)
+        is_interrupted = training.go()
+    if not is_interrupted:
         with writing_to(out):
             remove_checkpoint(out)
         own.note(0.0)
-    return tuned
+    return training.result(is_interrupted)
 
 
 def _training_on(
@@ -95,6 +92,7 @@ def _training_on(
         if training.resume():
             watch.on_plan(own.plan_without_text(training.seconds_left / 60))
             return training
+        del training  # its copies of the weights
     own.extend(watch, began)
     if own.model.device.type == "cuda":
         torch.cuda.empty_cache()  # of the rollout's keys and values
@@ -118,8 +116,8 @@ class ConsistencyPlan(Plan):
     @classmethod
     def of(cls, plan: Plan, settings: ConsistencySettings, folder: Path) -> "ConsistencyPlan":
         """Return the plan for a text as one of consistency training."""
-        given = {each.name: getattr(plan, each.name) for each in fields(plan)}
-        return cls(**given, block_size=settings.block_size, folder=folder)
+        planned = {each.name: getattr(plan, each.name) for each in fields(plan)}
+        return cls(**planned, block_size=settings.block_size, folder=folder)
 
     def _training(self) -> list[str]:
         return [
@@ -142,18 +140,5 @@ def _check_model(model: Any, settings: ConsistencySettings) -> None:
     if windows and min(windows) < longest:
         raise RequestError(
             f"{name_of(model)} has layers with a window of {min(windows)} tokens, and texts of up to {longest} are "
-            "used: give a smaller row_length"
+            "used: give a smaller row length, ConsistencySettings(row_length=…)"
         )
-
-
-def _check_folder(folder: Path, model: Any) -> None:
-    """Refuse a folder with a model that isn't an earlier run's."""
-    config = folder / "config.json"
-    if not config.exists():
-        return
-    try:
-        architectures = json.loads(config.read_text(encoding="utf-8")).get("architectures")
-    except (OSError, ValueError, AttributeError):
-        architectures = None
-    if architectures != [type(model).__name__] or not (folder / "text.npz").exists():
-        raise RequestError(f"{folder} has a model or head that isn't of an earlier run: give another folder (--out)")

@@ -2,15 +2,12 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
-from specdec.errors import ModelError, plural
+from specdec.errors import ModelError, is_out_of_memory
 from specdec.machine.cache_files import put_in_place
 from specdec.models.architecture import name_of
 from specdec.training.checkpoint import UNREADABLE, read_state, write_state
@@ -18,14 +15,13 @@ from specdec.training.consistency_card import ConsistencyCard
 from specdec.training.consistency_evaluation import evaluate
 from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.disk import PART, writing_to
-from specdec.training.packing import pack
-from specdec.training.place import Place
+from specdec.training.place import CONFIG, Place
 from specdec.training.progress import Progress, Watch
+from specdec.training.split import SplitText
 from specdec.training.text import Text
 from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation, TunedModel
 from specdec.training.tuner import Tuner
 
-_HELD_OUT_ROWS = 64
 _FEWEST_EVALUATIONS = 6
 _RESERVE = 0.02  # of the time
 _UPDATES_PER_LOSS = 10
@@ -60,49 +56,42 @@ class ConsistencyTraining:
         self.original, self.tokenizer, self.text, self.ends = model, tokenizer, text, ends
         self.settings, self.watch, self.place = settings, watch, place
         self._batch = settings.rows_per_batch or (16 if model.device.type == "cuda" else 2)
-        self._split()
+        self._split = SplitText.of(text, settings, self._batch, name_of(model))
         self._tuner = Tuner(model, ends, settings)
         self._tuned = copy.deepcopy(model)  # in the original's dtype, for evaluations and the folder
         self.run, self.best = ConsistencyRun(), JacobiEvaluation(0.0, 0.0, 0)
         self._seconds = 0.0  # planned for the training
 
-    def _split(self) -> None:
-        """Pack the documents to train on and those to evaluate on, the same ones on a resume."""
-        settings, shuffle = self.settings, np.random.default_rng(self.settings.seed)
-        indices = np.arange(len(self.text))
-        is_held_out = indices % settings.held_out_every == settings.held_out_every - 1
-        is_long = self.text.answers >= settings.row_length  # without an answer in a packed row
-        is_held_out, is_trained_on = is_held_out & ~is_long, ~is_held_out & ~is_long
-        self._held_out = self.text.select(indices[is_held_out])
-        self._rows = pack(self.text.select(indices[is_trained_on]), settings.row_length, shuffle)
-        self._held_out_rows = pack(self._held_out, settings.row_length, shuffle)[:_HELD_OUT_ROWS]
-        if len(self._rows) < self._batch or not len(self._held_out):
-            raise ModelError(
-                f"{name_of(self.original)} wrote {plural(len(self.text), 'different text')} of "
-                f"{self.text.num_answer_tokens:,} tokens, too little to train on: allow more minutes, or give prompts "
-                "that it answers (--prompts)"
-            )
-
-    def go(self) -> TunedModel:
+    def go(self) -> bool:
         """Train until the time is over; the folder has the best model so far from the first that is better on.
 
+        Returns:
+            True if Ctrl-C ended the training.
+
         Raises:
-            ModelError: no model was better than the original.
-            KeyboardInterrupt: before there is a better one.
+            KeyboardInterrupt: before there is a better model.
         """
-        is_interrupted = False
         try:
             self._train()
         except KeyboardInterrupt:
             if not self._has_better:
                 raise
-            is_interrupted = True
+            return True
+        return False
+
+    def result(self, is_interrupted: bool) -> TunedModel:
+        """Return the best model and its figures.
+
+        Raises:
+            ModelError: no model was better than the original.
+        """
         before = self.run.evaluations[0][1]
         if not self._has_better:
             raise ModelError(
                 f"no model was better than {before.tokens_per_step:.2f} tokens per step at a loss of at most "
-                f"{before.loss + self.settings.max_loss_increase:.3f}: allow more minutes, another learning "
-                "rate (--learning-rate), or a higher loss (--max-loss-increase)"
+                f"{before.loss + self.settings.max_loss_increase:.3f}: begin a new training on the text in "
+                f"{self.place.folder} (--resume) with more minutes, another learning rate (--learning-rate), or a "
+                "higher loss (--max-loss-increase)"
             )
         num_tokens = self.text.num_answer_tokens
         return TunedModel(self.place.folder, before, self.best, num_tokens, is_interrupted, self.run)
@@ -126,13 +115,23 @@ class ConsistencyTraining:
         self.best = self._evaluate(self.original)
         self.run.evaluations.append((0, self.best))
         reserve = self.watch.clock() - started + 60 * _RESERVE * self.settings.minutes
-        if (self.place.folder / "config.json").exists():
-            with suppress(Exception):  # a damaged model is replaced
-                earlier = type(self.original).from_pretrained(self.place.folder, dtype=self.original.dtype)
-                found = self._evaluate(earlier.to(self.original.device).eval())
-                if self._is_better(found):
-                    self.run.previous = self.best = found
+        if (earlier := self._earlier()) is not None:
+            found = self._evaluate(earlier)
+            if self._is_better(found):
+                self.run.previous = self.best = found
         self._seconds = max(began + 60 * self.settings.minutes - reserve - self.watch.clock(), 1e-3)
+
+    def _earlier(self) -> Any:
+        """Return the model of an earlier run in the folder; None if there is none, or it is damaged."""
+        folder, original = self.place.folder, self.original
+        if not (folder / CONFIG).exists():
+            return None
+        try:
+            return type(original).from_pretrained(folder, dtype=original.dtype).to(original.device).eval()
+        except (*UNREADABLE, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            return None
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint; return False if there is none for this text."""
@@ -150,15 +149,15 @@ class ConsistencyTraining:
         return True
 
     def _train(self) -> None:
-        run, settings = self.run, self.settings
+        run, settings, all_rows = self.run, self.settings, self._split.rows
         size, began = self._batch, self.watch.clock() - self.run.seconds
         count = max(_FEWEST_EVALUATIONS, round(self._seconds / 60 / settings.minutes_per_evaluation))
         done = run.seconds / self._seconds
         due = [share / count for share in range(1, count + 1) if share / count > done]
         self._report(began + self._seconds)
         while due:
-            first = run.num_updates % (len(self._rows) // size) * size
-            rows = self._rows[first : first + size]
+            first = run.num_updates % (len(all_rows) // size) * size
+            rows = all_rows[first : first + size]
             found = self._tuner.update(rows, run.num_updates, done)
             if run.num_updates % _UPDATES_PER_LOSS == 0:
                 run.losses.append((run.num_updates, found[0].item(), found[1].item()))
@@ -178,7 +177,7 @@ class ConsistencyTraining:
         self.watch.on_progress(Progress("training", run.num_answer_tokens, rate, left, self.best.tokens_per_step))
 
     def _evaluate(self, model: Any) -> JacobiEvaluation:
-        return evaluate(model, self._held_out, self._held_out_rows, self.ends, self.settings)
+        return evaluate(model, self._split.held_out, self._split.held_out_rows, self.ends, self.settings)
 
     def _is_better(self, found: JacobiEvaluation) -> bool:
         most = self.run.evaluations[0][1].loss + self.settings.max_loss_increase

@@ -22,6 +22,7 @@ class Eagle3Training(HeadTraining):
 
     strategy: ClassVar[str] = "eagle3"
     label: ClassVar[str] = "an EAGLE-3 head"
+    architecture: ClassVar[str] = "LlamaForCausalLMEagle3"
     rates: ClassVar[Mapping[str, float]] = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
 
     head: Eagle3Head

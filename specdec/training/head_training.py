@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specdec.errors import ModelError, RequestError
+from specdec.errors import ModelError
 from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
@@ -15,7 +15,7 @@ from specdec.training.disk import prepare_folder, writing_to
 from specdec.training.kinds import KINDS
 from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText
-from specdec.training.place import Place
+from specdec.training.place import Place, check_folder
 from specdec.training.progress import Watch
 from specdec.training.script import Script
 from specdec.training.script_choice import script_for
@@ -51,12 +51,12 @@ def train_head(
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the run that was interrupted in the folder, its time included. After a run that has ended, or
             that was interrupted with other arguments before its training, a new run goes on with the folder's text, and
-            its head replaces only a worse one of its kind.
+            its head replaces only a worse one.
         watch: receives the plan and the progress.
 
     Raises:
-        RequestError: without a tokenizer, for a folder that can't be written to, lacks room, has another run's text, or
-            has a training that was interrupted with other arguments.
+        RequestError: without a tokenizer, for a folder that can't be written to, lacks room, has another run's text, a
+            model or a head of another kind, or a training that was interrupted with other arguments.
         ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
             out.
     """
@@ -69,21 +69,13 @@ def train_head(
     sizes = kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
     TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
     own = OwnText(place, model, script, settings, resume)
-    if own.differences and (folder / FILE).exists():
-        raise RequestError(
-            f"{folder} has an interrupted training with other options: go on with it by {', '.join(own.differences)}, "
-            f"or remove {folder / FILE} to begin a new training on its text"
-        )
+    own.check_training(folder / FILE)
+    check_folder(folder, kind.architecture, {each.architecture: each.label for each in KINDS.values()})
     prepare_folder(folder, _disk_bytes(sizes.head), replaced=(FILE, "model.safetensors"))
     began = watch.clock() - own.seconds
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
     with without_cudnn(model.device):
-        if checkpoint is None:
-            own.extend(watch, began)
-        else:
-            watch.on_plan(own.plan_without_text((checkpoint.seconds - checkpoint.resumed.run.seconds) / 60))
-        if model.device.type == "cuda":
-            torch.cuda.empty_cache()  # of the rollout's keys and values
+        _complete(own, checkpoint, watch, began)
         remedy = f"text and checkpoint in {folder} are kept: free memory or make the draft vocabulary smaller"
         with within_memory(f"{remedy}, and go on (--resume)"):
             training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
@@ -120,6 +112,16 @@ def write_own_text(
     if not len(own.text):
         raise ModelError(f"{name_of(model)} wrote no answers in this time: allow more minutes")
     return own.text, script
+
+
+def _complete(own: OwnText, checkpoint: Checkpoint | None, watch: Watch, began: float) -> None:
+    """Write the rest of the text; a training that was interrupted has all of it."""
+    if checkpoint is None:
+        own.extend(watch, began)
+    else:
+        watch.on_plan(own.plan_without_text((checkpoint.seconds - checkpoint.resumed.run.seconds) / 60))
+    if own.model.device.type == "cuda":
+        torch.cuda.empty_cache()  # of the rollout's keys and values
 
 
 def _naming(head: str, watch: Watch) -> Watch:

@@ -87,8 +87,8 @@ def decode_by_jacobi(
         visible = torch.cat((before, own.expand(len(rows), -1, -1)), -1)
         predictions = logits_of(model, fed, positions, visible, cache).argmax(-1).tolist()
         right = [row.advance(each, ends) for row, each in zip(rows, predictions, strict=True)]
-        kept = offsets <= torch.tensor(right, device=device)[:, None]
-        seen = torch.cat((seen, kept), 1)
+        accepted = offsets <= torch.tensor(right, device=device)[:, None]
+        seen = torch.cat((seen, accepted), 1)
     return rows
 
 

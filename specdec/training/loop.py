@@ -87,14 +87,14 @@ class Trainer:
         _check_size(rows, settings.rows_per_batch)
         optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
         count = len(rows) // settings.rows_per_batch
-        kept, done = dict[str, torch.Tensor](), run.share(count, seconds)
+        best, done = dict[str, torch.Tensor](), run.share(count, seconds)
         if resumed is not None:
-            kept = self._restore(resumed.tensors, optimizer)
+            best = self._restore(resumed.tensors, optimizer)
             resumed.tensors.clear()
             watch(run)
         elif seconds is not None:
-            kept = self._evaluate(run, 0, kept)
-            save(self._state(run, kept, optimizer))
+            best = self._evaluate(run, 0, best)
+            save(self._state(run, best, optimizer))
             watch(run)
         due = [share for share in settings.evaluated_at() if share > done]
         for batch in self._with_states(rows, run.num_updates, is_repeated=seconds is not None):
@@ -108,12 +108,12 @@ class Trainer:
             done = run.share(count, seconds)
             if due and done >= due[0]:
                 due = [share for share in due if share > done]
-                kept = self._evaluate(run, run.num_updates, kept)
-                save(self._state(run, kept, optimizer))
+                best = self._evaluate(run, run.num_updates, best)
+                save(self._state(run, best, optimizer))
             watch(run)
             if done >= 1:
                 break
-        self.head.load_state_dict(kept)
+        self.head.load_state_dict(best)
         run.seconds = self.clock() - began
         return run
 
@@ -130,11 +130,11 @@ class Trainer:
         optimizer.step()
         return loss
 
-    def _state(self, run: Run, kept: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> Resumed:
+    def _state(self, run: Run, best: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> Resumed:
         """Return what a resumed run needs."""
         tensors = {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
         if run.best != run.num_updates:
-            tensors |= {f"best.{name}": tensor for name, tensor in kept.items()}
+            tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
         return Resumed(run, tensors | {"scales": self.training.scales})
@@ -181,13 +181,13 @@ class Trainer:
             rows = self.settings.rows_per_target_pass
             return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
-    def _evaluate(self, run: Run, update: int, kept: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _evaluate(self, run: Run, update: int, best: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Note an evaluation; the weights to keep, these or those of before."""
         before = max((each.tokens_per_step for _, each in run.evaluations), default=0.0)
         found = self.evaluate()
         run.evaluations.append((update, found))
         if found.tokens_per_step < before:
-            return kept
+            return best
         run.best = update
         return {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 

@@ -73,6 +73,7 @@ class MedusaTraining(HeadTraining):
 
     strategy: ClassVar[str] = "medusa"
     label: ClassVar[str] = "Medusa heads"
+    architecture: ClassVar[str] = "MedusaModel"
     rates: ClassVar[Mapping[str, float]] = {"block": 5e-4, "output": 2e-4}
     schedule: ClassVar[Mapping[str, Any]] = {
         "step_weights": tuple(0.8**step for step in range(DEPTH)),
@@ -90,14 +91,14 @@ class MedusaTraining(HeadTraining):
         sizes: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        given, hidden = MedusaSizes(**(sizes or {})), model.config.get_text_config().hidden_size
+        chosen, hidden = MedusaSizes(**(sizes or {})), model.config.get_text_config().hidden_size
         where: dict[str, Any] = {"device": model.device if device is None else device, "dtype": torch.float32}
 
         def block() -> ResBlock:
             return ResBlock(torch.zeros(hidden, hidden, **where), torch.zeros(hidden, **where))
 
-        blocks = [[block() for _ in range(given.num_blocks)] for _ in range(DEPTH)]
-        num_outputs = 1 if given.shares_output else DEPTH
+        blocks = [[block() for _ in range(chosen.num_blocks)] for _ in range(DEPTH)]
+        num_outputs = 1 if chosen.shares_output else DEPTH
         outputs = [torch.zeros(len(vocabulary), hidden, **where) for _ in range(num_outputs)]
         return cls(model, MedusaHeads(MedusaWeights(blocks, outputs, vocabulary.to(where["device"]))))
 

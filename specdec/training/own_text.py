@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
 from specdec.training.disk import writing_to
 from specdec.training.memory import MemoryExhaustedError, within_memory
-from specdec.training.place import Place, differences, run_identity
+from specdec.training.place import Place, differences, is_of_same_command, run_identity
 from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
@@ -46,7 +47,6 @@ class OwnText:
         text: all that is written.
         seconds: time spent by an unfinished run that is the same as this one, which goes on with it; else 0.
         num_at_begin: answer tokens that were written before the run began; they count as written in its time.
-        differences: what to give to go on with an unfinished run that isn't this one, in words.
 
     Raises:
         RequestError: the folder has text and isn't resumed, or the text is another model's.
@@ -57,7 +57,7 @@ class OwnText:
         self.path, self._facts = folder / FILE, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
         self.text, self.seconds, self.num_at_begin = Text.of([], []), 0.0, 0
-        self.differences = list[str]()
+        self._other = dict[str, Any]()  # facts of an unfinished run that isn't this one
         if not self.path.exists():
             return
         if not is_resumed:
@@ -70,7 +70,26 @@ class OwnText:
         if seconds and self._is_of(facts):
             self.seconds, self.num_at_begin = seconds, int(facts.get("num_at_begin", 0))
         elif seconds:
-            self.differences = differences(facts, self._run)
+            self._other = facts
+
+    def check_training(self, checkpoint: Path) -> None:
+        """Refuse to begin a new training where another one was interrupted, whose state ``checkpoint`` would have.
+
+        Raises:
+            RequestError: one was; with what to give to go on with it.
+        """
+        if not self._other or not checkpoint.exists():
+            return
+        folder = checkpoint.parent
+        if not is_of_same_command(self._other, self._run):
+            raise RequestError(
+                f"{folder} has an interrupted training that was made by another command: give another folder (--out)"
+            )
+        others = ", ".join(differences(self._other, self._run))
+        raise RequestError(
+            f"{folder} has an interrupted training with other options: go on with it by {others}, or remove "
+            f"{checkpoint} to begin a new training on its text"
+        )
 
     def _is_of(self, facts: Mapping[str, Any]) -> bool:
         """Return True if the folder's facts are this run's."""
@@ -120,7 +139,8 @@ class OwnText:
         Raises:
             MemoryExhaustedError: memory ran out; the text so far is in ``text``.
         """
-        generator = torch.Generator(self.model.device).manual_seed(self.settings.seed + len(self.text))
+        seed = self.settings.seed + len(self.text) + len(self.text.tokens)  # or a resumed run would repeat itself
+        generator = torch.Generator(self.model.device).manual_seed(seed)
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
             rollout = Rollout(self.model, self.script, settings, generator)
         writing = _Writing(self, settings, watch, began)

@@ -32,15 +32,16 @@ class PEagleTraining(Eagle3Training):
     """A P-EAGLE head; its ``sizes`` are fields of ``PEagleConfig``.
 
     Attributes:
-        kept: share of a step's positions that are kept for the next one.
-        least_kept: share of all positions that is kept at least.
+        retained: share of a step's positions that are retained for the next one.
+        least_retained: least share of all positions that is retained.
     """
 
-    kept: ClassVar[float] = 0.7
-    least_kept: ClassVar[float] = 0.2
+    retained: ClassVar[float] = 0.7
+    least_retained: ClassVar[float] = 0.2
 
     strategy: ClassVar[str] = "p_eagle"
     label: ClassVar[str] = "a P-EAGLE head"
+    architecture: ClassVar[str] = "PEagleSpeculator"
     rates: ClassVar[Mapping[str, float]] = {**Eagle3Training.rates, "mask": 1e-2}
     schedule: ClassVar[Mapping[str, Any]] = {"step_weights": (1.0,) * DEPTH, "early_steps": DEPTH}
 
@@ -109,7 +110,7 @@ class PEagleTraining(Eagle3Training):
         is_label = torch.zeros(num_rows * length, dtype=torch.bool, device=self.device)
         is_label[batch.indices] = True
         is_label = is_label.view(num_rows, length)
-        places = self._kept(is_label, len(weights), generator)
+        places = self._retained(is_label, len(weights), generator)
         outs = self.sampled_outs(self.read(batch.states), rows, batch.visible, places[1:])
         total = torch.zeros((), device=self.device)
         for step, (out, place, weight) in enumerate(zip(outs, places, weights, strict=True)):
@@ -122,12 +123,12 @@ class PEagleTraining(Eagle3Training):
             total = total + weight * (losses * is_counted).sum() / is_counted.sum().clamp_min(1.0)
         return total / len(weights)
 
-    def _kept(self, is_label: torch.Tensor, num_steps: int, generator: torch.Generator) -> list[torch.Tensor]:
+    def _retained(self, is_label: torch.Tensor, num_steps: int, generator: torch.Generator) -> list[torch.Tensor]:
         """Return the positions of each step, (rows, m): all at first, then drawn ones, of answers before others."""
         num_rows, length = is_label.shape
         drawn = torch.rand(num_rows, length, generator=generator, device=self.device)
         order = (drawn + is_label.roll(-2, 1)).argsort(1, descending=True)
-        shares = (max(self.kept**step, self.least_kept) for step in range(1, num_steps))
+        shares = (max(self.retained**step, self.least_retained) for step in range(1, num_steps))
         every = torch.arange(length, device=self.device).expand(num_rows, length)
         return [every, *(order[:, : max(1, round(length * share))] for share in shares)]
 

@@ -13,6 +13,7 @@ from specdec.models.architecture import name_of
 from specdec.training.script import Script
 from specdec.training.settings import OwnTextSettings
 
+CONFIG = "config.json"
 _OPTIONS = {"draft_vocab_size": "vocabulary"}  # other settings have their option's name
 
 
@@ -39,6 +40,37 @@ class Place:
         return cls(folder_for(digest) if out is None else out, digest)
 
 
+def check_folder(folder: Path, architecture: str | None, heads: Mapping[str, str] | None = None) -> None:
+    """Refuse a folder with another model or head than a run replaces.
+
+    Args:
+        folder: the run's.
+        architecture: of what the run replaces, as its configuration names it; None if it replaces nothing.
+        heads: the kinds of heads in words, by architecture, which are named in the error.
+
+    Raises:
+        RequestError: it has another one.
+    """
+    config = folder / CONFIG
+    if not config.exists():
+        return
+    found = _architecture(config)
+    if found and found == architecture:
+        return
+    if label := (heads or {}).get(found):
+        raise RequestError(f"{folder} has {label}: give another folder (--out), or remove {config}")
+    raise RequestError(f"{folder} has a model or head that isn't of an earlier run: give another folder (--out)")
+
+
+def _architecture(config: Path) -> str:
+    """Return the architecture that a configuration names; "" if it can't be read or names another number of them."""
+    try:
+        (name,) = json.loads(config.read_text(encoding="utf-8"))["architectures"]
+    except (OSError, ValueError, TypeError, LookupError):
+        return ""
+    return str(name)
+
+
 def run_identity(digest: str, model: Any, script: Script, settings: OwnTextSettings) -> dict[str, Any]:
     """Return, as JSON's types, all that makes a run the same one: model, device, dtype, prompts and settings."""
     return {
@@ -48,6 +80,11 @@ def run_identity(digest: str, model: Any, script: Script, settings: OwnTextSetti
         "script": blake2b(json.dumps(asdict(script)).encode(), digest_size=16).hexdigest(),
         "settings": settings.model_dump(mode="json"),
     }
+
+
+def is_of_same_command(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return True if a run has the same settings as the one of before, whatever their values."""
+    return (before.get("settings") or {}).keys() == now["settings"].keys()
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

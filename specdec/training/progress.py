@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from specdec.training.expectation import LEAST_TOKENS, expectation
 
+_EAGLE3 = "an EAGLE-3 head"  # the kind that ``expectation`` is of
 _LEAST_MINUTES = 1e-6  # of a training, above rounding
 
 
@@ -30,7 +31,7 @@ class Plan:
     text_minutes: float
     training_minutes: float
     source: str
-    head: str = field(default="an EAGLE-3 head", kw_only=True)
+    head: str = field(default=_EAGLE3, kw_only=True)
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
@@ -46,11 +47,13 @@ class Plan:
         )
 
     def _training(self) -> list[str]:
-        return [
+        training = (
             f"training: {self.head} for {self.training_minutes:.3g} minutes; the best by accepted length on held-out "
-            "text is kept",
-            f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}",
-        ]
+            "text is kept"
+        )
+        if self.head != _EAGLE3:
+            return [training]
+        return [training, f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}"]
 
     def _minutes_for(self, num_answer_tokens: int) -> float:
         """Return the time for a run with this much text, with the same shares; infinite if no rate is known."""

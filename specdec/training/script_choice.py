@@ -32,9 +32,9 @@ def script_for(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]] | No
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:
-    given = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    given = tokenizer.eos_token_id if given is None else given
-    ends = [given] if isinstance(given, int) else list(given or ())
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = tokenizer.eos_token_id if ends is None else ends
+    ends = [ends] if isinstance(ends, int) else list(ends or ())
     if not ends:
         raise ModelError(f"{name_of(model)} has no token that ends a text: set its generation_config.eos_token_id")
     return ends

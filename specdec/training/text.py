@@ -60,11 +60,19 @@ class Text:
         return self.select(np.arange(min(count, len(self))))
 
     def deduplicated(self) -> Self:
-        """Return the first of each set of equal documents."""
-        seen = dict[bytes, int]()
-        for index in range(len(self)):
-            seen.setdefault(self.document(index).tobytes(), index)
-        return self.select(np.array(list(seen.values()), dtype=np.int64))
+        """Return the documents with which no other one begins, equal ones once.
+
+        A document that begins with an earlier one takes its place, so the places of the others don't change.
+        """
+        documents = [self.document(index).tobytes() for index in range(len(self))]
+        places, longest = dict[int, int](), -1  # of the documents that stay, by index
+        for index in sorted(range(len(self)), key=documents.__getitem__, reverse=True):
+            if places and documents[longest].startswith(documents[index]):
+                places[longest] = min(places[longest], index)
+            else:
+                longest = index
+                places[index] = index
+        return self.select(np.array(sorted(places, key=places.__getitem__), dtype=np.int64))
 
     def save(self, path: Path) -> None:
         """Write a compressed file, in 16 bits per token where the vocabulary allows."""

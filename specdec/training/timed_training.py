@@ -5,10 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import torch
 
-from specdec.errors import ModelError, plural
+from specdec.errors import ModelError
 from specdec.machine.cache_files import put_in_place
 from specdec.models.architecture import name_of
 from specdec.training.acceptance import Acceptance
@@ -17,17 +16,16 @@ from specdec.training.card import Card, card
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import PART, writing_to
 from specdec.training.loop import Trainer
-from specdec.training.packing import PackedRows, pack
 from specdec.training.place import Place
 from specdec.training.progress import Progress, Watch
 from specdec.training.run import Resumed, Run
 from specdec.training.settings import HeadSettings, TrainingSettings
+from specdec.training.split import SplitText
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
 from specdec.training.trained_head import TrainedHead
 
 _START_ROWS = 128
-_HELD_OUT_ROWS = 64
 _MINUTES_PER_EVALUATION = 5.0
 _RESERVE = 0.02  # of the time
 
@@ -46,29 +44,14 @@ class TimedTraining:
     def __init__(self, training: HeadTraining, text: Text, settings: HeadSettings, watch: Watch, place: Place) -> None:
         self.training, self.model, self.text = training, training.model, text
         self.settings, self.watch, self.place = settings, watch, place
-        self.rows, held_out = self._rows()
+        chosen = self._training_settings()
+        split = SplitText.of(text, settings, chosen.rows_per_batch, name_of(self.model))
+        self.rows = split.rows
         target = TargetStates(self.model, training.layer_ids)
         generator = torch.Generator(training.device).manual_seed(settings.seed)
-        self.trainer = Trainer(training, target, held_out, self._training_settings(), generator, watch.clock)
+        self.trainer = Trainer(training, target, split.held_out_rows, chosen, generator, watch.clock)
         self.best: Acceptance | None = None
         self.seen = Run()
-
-    def _rows(self) -> tuple[PackedRows, PackedRows]:
-        """Return the packed rows to train on and those to evaluate on, whose documents don't change on a resume."""
-        settings, shuffle = self.settings, np.random.default_rng(self.settings.seed)
-        indices = np.arange(len(self.text))
-        is_held_out = indices % settings.held_out_every == settings.held_out_every - 1
-        rows, held_out = (
-            pack(self.text.select(indices[chosen]), settings.row_length, shuffle)
-            for chosen in (~is_held_out, is_held_out)
-        )
-        if len(rows) < self._training_settings().rows_per_batch or not len(held_out):
-            raise ModelError(
-                f"{name_of(self.model)} wrote {plural(len(self.text), 'different text')} of "
-                f"{self.text.num_answer_tokens:,} tokens, too little to train on: allow more minutes, or give prompts "
-                "that it answers (--prompts)"
-            )
-        return rows, held_out[:_HELD_OUT_ROWS]
 
     def _training_settings(self) -> TrainingSettings:
         minutes = self.settings.minutes * (1 - self.settings.text_share)

@@ -176,10 +176,14 @@ def test_an_unknown_option_is_answered_with_the_one_that_was_meant(run: Any, giv
         ("gen", "Did you mean 'generate'?"),
         ("strategies", "Did you mean 'plugins'?"),
         ("comparr", "Did you mean 'compare'?"),
+        ("trian", "Did you mean 'train'?"),
+        ("train haed", "Did you mean 'head'?"),
+        ("train medusa", "Commands: head, consistency"),
+        ("train list", "Commands: head, consistency"),
         ("nonsense", "Commands: demo, generate, chat, serve, bench-serve, plugins, compare,"),
     ],
 )
 def test_an_unknown_command_is_answered_with_a_known_one(run: Any, name: str, hint: str) -> None:
-    code, out, err = run(name)
+    code, out, err = run(*name.split())
     assert (code, out) == (2, "")
     assert err.count(hint) == 1

@@ -1,5 +1,6 @@
 """Another model from nothing but a model: fewer Jacobi steps, interrupted, resumed, and with unsuitable input."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Mistr
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import model_digest
 from specdec.models.loading import load_pretrained
-from specdec.training import ConsistencySettings, TunedModel, train_consistency
+from specdec.training import ConsistencySettings, HeadSettings, TunedModel, train_consistency, train_head
+from specdec.training.consistency_evaluation import evaluate
+from specdec.training.split import SplitText
 from specdec.training.text import Text
+from specdec.training.tuned_model import JacobiEvaluation
 from tests.support.byte_tokenizer import trained
 from tests.training.test_head_training import PROMPTS, Killed, Seen, interrupt, kill, model, plain
 
@@ -25,6 +29,16 @@ SETTINGS = ConsistencySettings(
 def train(seen: Seen, out: Path, **others: Any) -> TunedModel:
     given: dict[str, Any] = {"model": model(), "tokenizer": trained(), "settings": SETTINGS} | others
     return train_consistency(out=out, watch=seen.watch, **given)
+
+
+def written(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+
+
+def measured(target: Any, folder: Path) -> JacobiEvaluation:
+    """A model's evaluation on the text that a folder's run held out."""
+    split = SplitText.of(Text.load(folder / "text.npz"), SETTINGS, 1, "")
+    return evaluate(target, split.held_out, split.held_out_rows, [0], SETTINGS)
 
 
 @pytest.fixture(scope="module", name="original")
@@ -42,9 +56,10 @@ def test_the_new_model_takes_fewer_jacobi_steps_and_the_original_is_untouched(
     made: tuple[TunedModel, Seen], original: Any
 ) -> None:
     tuned, seen = made
-    assert tuned.after.tokens_per_step > tuned.before.tokens_per_step + 0.1
-    assert tuned.after.loss <= tuned.before.loss + SETTINGS.max_loss_increase
-    assert tuned.before == tuned.run.evaluations[0][1]
+    before, after = (measured(each, tuned.folder) for each in (original, written(tuned.folder)))
+    assert (tuned.before, tuned.after) == (before, after)
+    assert after.tokens_per_step > before.tokens_per_step + 0.1
+    assert after.loss <= before.loss + SETTINGS.max_loss_increase
     assert model_digest(original) == model_digest(model())
     assert not any(parameter.requires_grad for parameter in original.parameters())
     lines = seen.plans[0].lines()
@@ -84,6 +99,8 @@ def test_a_run_that_is_killed_ends_as_an_uninterrupted_one(made: tuple[TunedMode
     assert (tmp_path / "training.safetensors").exists()
     with pytest.raises(RequestError, match=r"go on with it by --block-size 4, or remove"):
         train(Seen(), tmp_path, resume=True, settings=SETTINGS.model_copy(update={"block_size": 5}))
+    with pytest.raises(RequestError, match=r"was made by another command: give another folder \(--out\)"):
+        train_head(model(), trained(), tmp_path, HeadSettings(minutes=SETTINGS.minutes), resume=True)
     seen = Seen()
     tuned = train(seen, tmp_path, resume=True)
     assert (tuned.after, tuned.run.evaluations) == (made[0].after, made[0].run.evaluations)
@@ -117,16 +134,38 @@ def test_ctrl_c_keeps_the_best_model_and_a_new_run_replaces_it_only_by_a_better_
 def test_a_half_model_stays_one(tmp_path: Path) -> None:
     shorter = SETTINGS.model_copy(update={"minutes": 0.2})
     tuned = train(Seen(), tmp_path, model=model().to(torch.bfloat16), settings=shorter)
-    loaded = AutoModelForCausalLM.from_pretrained(tuned.folder, dtype="auto")
+    loaded = written(tuned.folder)
     assert loaded.dtype == torch.bfloat16
-    assert tuned.after.tokens_per_step > tuned.before.tokens_per_step
+    assert measured(loaded, tuned.folder) == tuned.after
 
 
 def test_a_model_is_kept_only_if_its_loss_is_the_original_s(tmp_path: Path) -> None:
     hasty = SETTINGS.model_copy(update={"minutes": 0.2, "learning_rate": 10.0})
     with pytest.raises(ModelError, match=r"no model was better than \d\.\d\d tokens per step at a loss of at most"):
         train(Seen(), tmp_path, settings=hasty)
-    assert not (tmp_path / "config.json").exists()
+    assert {each.name for each in tmp_path.iterdir()} == {"text.json", "text.npz"}
+    slower = hasty.model_copy(update={"learning_rate": SETTINGS.learning_rate})
+    assert train(Seen(), tmp_path, settings=slower, resume=True).run.best
+
+
+def test_memory_that_runs_out_is_no_damaged_model(
+    made: tuple[TunedModel, Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(made[0].folder, tmp_path, dirs_exist_ok=True)
+    found = iter([made[0].before])
+
+    def full(*_: Any) -> JacobiEvaluation:
+        for each in found:  # the original's
+            return each
+        raise MemoryError
+
+    monkeypatch.setattr("specdec.training.consistency_training.evaluate", full)
+    with pytest.raises(ModelError, match="memory ran out"):
+        train(Seen(), tmp_path, resume=True)
+    monkeypatch.undo()
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(KeyboardInterrupt):  # before there is a better model, as the damaged one isn't
+        train(Seen(interrupt("training", 0)), tmp_path, resume=True)
 
 
 def windowed() -> MistralForCausalLM:
@@ -141,6 +180,11 @@ def windowed() -> MistralForCausalLM:
         ({"tokenizer": None}, RequestError, "needs the model's tokenizer"),
         ({"model": windowed()}, RequestError, "a window of 32 tokens, and texts of up to 80"),
         ({"settings": SETTINGS.model_copy(update={"minutes": 0.01})}, ModelError, "too little to train on"),
+        (
+            {"prompts": [[9, *range(60), last] * 2 for last in (70, 71)]},
+            ModelError,
+            "after prompts of 64 tokens or more, which are left out",
+        ),
     ],
 )
 def test_unsuitable_input_is_refused(

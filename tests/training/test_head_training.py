@@ -20,10 +20,13 @@ from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import head_of, model_digest
 from specdec.strategies.auto import AutoProposer
 from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
+from specdec.training.acceptance import Acceptance
+from specdec.training.card import Card, card
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import prepare_folder
 from specdec.training.kinds import KINDS
 from specdec.training.own_text import OwnText
+from specdec.training.place import check_folder
 from specdec.training.rollout import Rollout
 from specdec.training.run import Resumed, Run
 from specdec.training.text import Text
@@ -157,7 +160,9 @@ def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings, seen = SETTINGS.model_copy(update={"kind": kind, "text_share": 0.8}), Seen()
     head = train(seen, None, settings=settings)
-    assert f"training: {KINDS[kind].label} for" in seen.plans[0].lines()[1]
+    lines = seen.plans[0].lines()
+    assert f"training: {KINDS[kind].label} for" in lines[1]
+    assert len(lines) == 2  # what to expect is of EAGLE-3
     assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
     with pytest.raises(Killed):
         train(Seen(kill("training", 20)), tmp_path, settings=settings)
@@ -175,6 +180,35 @@ def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatc
     for prompt, result in zip(PROMPTS, results, strict=True):
         assert result.token_ids == plain(target, prompt, 48)
     assert sum(result.stats.steps for result in results) < sum(len(result.token_ids) for result in results)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
+def test_a_head_of_another_kind_is_left_alone(made: tuple[TrainedHead, Seen], kind: Any, tmp_path: Path) -> None:
+    shutil.copytree(made[0].folder, tmp_path, dirs_exist_ok=True)
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    settings, config = SETTINGS.model_copy(update={"kind": kind}), tmp_path / "config.json"
+    with pytest.raises(RequestError, match=rf"has an EAGLE-3 head: give another folder \(--out\), or remove {config}$"):
+        train(Seen(), tmp_path, settings=settings, resume=True)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+    config.unlink()
+    train(Seen(interrupt("training", 0)), tmp_path, settings=settings, resume=True)
+    with pytest.raises(RequestError, match=f"has {KINDS[kind].label}: give another folder"):
+        check_folder(tmp_path, "LlamaForCausalLMEagle3", {each.architecture: each.label for each in KINDS.values()})
+
+
+def test_a_model_s_folder_is_left_alone(tmp_path: Path) -> None:
+    model().save_pretrained(tmp_path)
+    Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
+    (tmp_path / "text.json").write_text(json.dumps({"model": model_digest(model())}))
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(RequestError, match="has a model or head that isn't of an earlier run: give another folder"):
+        train(Seen(), tmp_path, resume=True)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_the_card_s_command_quotes_the_folder() -> None:
+    facts = Card("eagle3", "an EAGLE-3 head", "target", "", 1, 1, 1, 1.0, 1, Acceptance((0.5,), (0.5,), 1), 0)
+    assert "--proposer 'eagle3:head=my heads/one'" in card(facts, Path("my heads/one"))
 
 
 def test_a_damaged_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +243,14 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     assert interrupted.is_interrupted
     longer = Text.load(tmp_path / "text.npz")
     assert len(longer) > len(written)
-    assert all((longer.document(index) == written.document(index)).all() for index in range(len(written) - 1))
+    assert all(begins(longer.document(index), written.document(index)) for index in range(len(written)))
     before = load_file(tmp_path / "model.safetensors")
     train(Seen(interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
     assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
+
+
+def begins(document: np.ndarray[Any, Any], beginning: np.ndarray[Any, Any]) -> bool:
+    return document[: len(beginning)].tolist() == beginning.tolist()
 
 
 class Killed(BaseException):
@@ -264,13 +302,17 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.training.own_text.OwnText.save", _without_the_last(OwnText.save))
         with pytest.raises(Killed):
-            train(Seen(kill("text", 50)), tmp_path)
+            train(Seen(kill("text", 50)), tmp_path, prompts=PROMPTS)
     (tmp_path / ".specdec-part-model").mkdir()
     (tmp_path / ".text.npz.7-1a.part").write_bytes(b"half")
     written = Text.load(tmp_path / "text.npz")
     seen = Seen(interrupt("training", 0))
-    head = train(seen, tmp_path, resume=True)
+    head = train(seen, tmp_path, prompts=PROMPTS, resume=True)
     assert head.num_answer_tokens > written.num_answer_tokens
+    text = Text.load(tmp_path / "text.npz")
+    documents = [text.document(index) for index in range(len(text))]
+    assert not any(begins(document, other) for document, other in itertools.permutations(documents, 2))
+    assert all(begins(documents[index], written.document(index)) for index in range(len(written)))
     (plan,) = seen.plans
     assert 0 < plan.text_minutes < 0.9 * SETTINGS.minutes * SETTINGS.text_share
     assert plan.text_minutes + plan.training_minutes < SETTINGS.minutes

@@ -51,6 +51,20 @@ def test_equal_documents_are_kept_once() -> None:
     assert contents(text().deduplicated()) == [contents(text())[index] for index in (0, 1, 3)]
 
 
+def test_a_longer_document_takes_the_place_of_the_one_that_it_begins_with() -> None:
+    cut, other = [5, 6], [7, 1]
+    for documents, expected in (
+        ([cut, other, [5, 6, 8]], [[5, 6, 8], other]),
+        ([[5, 6, 8], other, cut], [[5, 6, 8], other]),
+        ([cut, other, [5, 6, 8], [5, 6, 9]], [[5, 6, 8], other, [5, 6, 9]]),
+        ([cut, other, [5, 6, 8, 1], [5, 6, 8]], [[5, 6, 8, 1], other]),
+        ([[5, 6 + 2**16], [5, 6]], [[5, 6 + 2**16], [5, 6]]),
+    ):
+        answers = [len(each) - 1 for each in documents]
+        found = Text.of([np.array(each, np.int32) for each in documents], answers).deduplicated()
+        assert contents(found) == [(each, len(each) - 1) for each in expected]
+
+
 def test_the_first_documents_have_the_wanted_answers() -> None:
     assert text().num_answer_tokens == 9
     assert len(text().first(2)) == 1
