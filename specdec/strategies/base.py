@@ -63,14 +63,14 @@ class What(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The top-k next tokens by raw logits, most likely first, each with its probability."""
+    """The top-k next tokens by raw logits, most probable first, as two tuples: the tokens and their probabilities."""
 
     k: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
-    """The top-k raw logits, highest first, as two tuples: the tokens and their logits; cheaper than probabilities."""
+    """The top-k raw logits, largest first, as two tuples: the tokens and their logits; cheaper than ``TopK``."""
 
     k: int
 

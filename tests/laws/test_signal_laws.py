@@ -96,7 +96,7 @@ def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> A
     if isinstance(what, TopK):
         law = np.array(model.law(tuple(context)))
         best = np.argsort(-law, kind="stable")[: what.k]
-        return [(int(token), pytest.approx(float(law[token]), rel=1e-5)) for token in best]
+        return [tuple(best.tolist()), pytest.approx(tuple(law[best].tolist()), rel=1e-5)]
     if isinstance(what, TopLogits):
         logits = np.log(np.array(model.law(tuple(context))))
         best = np.argsort(-logits, kind="stable")[: what.k]
