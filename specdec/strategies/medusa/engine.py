@@ -124,7 +124,8 @@ class MedusaDrafter(Source):
 
     def receive(self, feedback: Feedback) -> None:
         self.drafted = None
-        self.last_state = feedback.signals[Nodes.LAST, self._engine.state].tensor().flatten(1)
+        # A view would hold all nodes of the pass.
+        self.last_state = feedback.signals[Nodes.LAST, self._engine.state].tensor().flatten(1).clone()
 
     def propose(self, budget: Budget) -> DraftTree:
         proposal = self._engine.propose_many([self], [budget])[0]
