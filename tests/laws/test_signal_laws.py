@@ -17,7 +17,7 @@ from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Prop
 from specdec.backends.output import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
-from specdec.strategies.base import Answers, Hidden, Signal, TopK, TopLogits
+from specdec.strategies.signals import Answers, Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
 from tests.support.generators import path_to, prompts, toy_models
 from tests.support.plain import decode_law

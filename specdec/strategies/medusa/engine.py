@@ -13,9 +13,10 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.medusa import MedusaRunner
-from specdec.strategies.base import Drafter, Engine, Feedback, Hidden, Nodes, Pays, Request, Signal
+from specdec.strategies.base import Drafter, Engine, Feedback, Pays, Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.strategies.trained_heads.candidates import DraftNoise, bin_of, prior
 from specdec.strategies.trained_heads.levels import Levels
 from specdec.tree import Budget, DraftTree

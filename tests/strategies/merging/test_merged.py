@@ -29,10 +29,11 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Answers, Host
+from specdec.strategies.base import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.signals import Answers
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
