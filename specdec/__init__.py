@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from specdec.generator import Generator
     from specdec.in_transformers.custom_generate import custom_generate
     from specdec.plugins.hookspecs import hookimpl
-    from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
+    from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request
     from specdec.strategies.draft_model.proposer import DraftModelProposer
     from specdec.strategies.jacobi import JacobiProposer
     from specdec.strategies.lookahead import LookaheadProposer
     from specdec.strategies.prompt_lookup import PromptLookupProposer
+    from specdec.strategies.signals import Nodes, What
     from specdec.tree import ROOT, Budget, DraftTree, Role
 
 __version__ = "0.1.0"
@@ -59,11 +60,12 @@ _HOMES = {
     "specdec.generator": ("Generator",),
     "specdec.in_transformers.custom_generate": ("custom_generate",),
     "specdec.plugins.hookspecs": ("hookimpl",),
-    "specdec.strategies.base": ("Drafter", "Engine", "Feedback", "Host", "Nodes", "Proposer", "Request", "What"),
+    "specdec.strategies.base": ("Drafter", "Engine", "Feedback", "Host", "Proposer", "Request"),
     "specdec.strategies.draft_model.proposer": ("DraftModelProposer",),
     "specdec.strategies.jacobi": ("JacobiProposer",),
     "specdec.strategies.lookahead": ("LookaheadProposer",),
     "specdec.strategies.prompt_lookup": ("PromptLookupProposer",),
+    "specdec.strategies.signals": ("Nodes", "What"),
     "specdec.tree": ("ROOT", "Budget", "DraftTree", "Role"),
 }
 

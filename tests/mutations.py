@@ -262,7 +262,7 @@ MUTATIONS = (
     Mutation(
         "a draft that the balance can't lose whole",
         "specdec/strategies/merging/sizer.py",
-        ((" and cost - 1.0 <= self.balance", ""),),
+        ((" and costs[size + 1] - 1.0 + left <= self.balance", ""),),
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(

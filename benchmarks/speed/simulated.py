@@ -33,11 +33,12 @@ from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Answers, Engine, Host, TopLogits
+from specdec.strategies.base import Engine, Host
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.merging.sizer import DraftSizer
+from specdec.strategies.signals import Answers, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine
 from specdec.strategies.sources.successor_table import SuccessorTable
 from specdec.strategies.sources.vocabulary_prior import NUM_SUCCESSORS, VocabularyPrior, preceding_token

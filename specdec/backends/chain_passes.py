@@ -97,9 +97,9 @@ def causal_masks(starts: Sequence[int], width: int, shapes: Shapes) -> Mapping[s
     own = (torch.tensor(starts, device=shapes.device)[:, None] + slots[:width])[..., None]
     masks = {}
     for kind, window in shapes.attention.items():
-        hidden = (slots > own) if window is None else (slots > own) | ~_is_within(window, own, slots)
-        mask = torch.zeros(hidden.shape, dtype=shapes.dtype, device=shapes.device)
-        masks[kind] = mask.masked_fill_(hidden, torch.finfo(shapes.dtype).min)[:, None]
+        masked = (slots > own) if window is None else (slots > own) | ~_is_within(window, own, slots)
+        mask = torch.zeros(masked.shape, dtype=shapes.dtype, device=shapes.device)
+        masks[kind] = mask.masked_fill_(masked, torch.finfo(shapes.dtype).min)[:, None]
     return masks
 
 

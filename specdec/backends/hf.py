@@ -180,12 +180,13 @@ class HFBackend(Backend):
     def _pass_over_chains(self, layout: Layout) -> Output:
         """Run chains, in as many passes as the cache wants."""
         passes = ChainPasses(layout, self.shapes)
-        for parts in self._cache.passes(passes.chains):
-            inputs = passes.inputs(parts)
-            mask = mask_argument(inputs.masks)
-            with self._attention(bool(inputs.masks)), self._cache.pass_context():
-                logits, *states = self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layout.hidden)
-            passes.add(parts, logits, states)
+        with lock_of(self.model):  # some models hold the states of a pass themselves
+            for parts in self._cache.passes(passes.chains):
+                inputs = passes.inputs(parts)
+                mask = mask_argument(inputs.masks)
+                with self._attention(bool(inputs.masks)), self._cache.pass_context():
+                    logits, *states = self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layout.hidden)
+                passes.add(parts, logits, states)
         self.is_warm = True
         return passes.output()
 

@@ -11,7 +11,7 @@ class MiniMaxStates(StatefulCache, MiniMaxCache):  # type: ignore[misc]  # trans
     """A ``StatefulCache`` under the names by which MiniMax's layers ask for their states."""
 
     def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
-        """Return a layer's state, ``(1, heads, size, size)``; None at the beginning of a text."""
+        """Return a layer's state, ``(rows, heads, size, size)``; None at the beginning of a text."""
         layer = self.layers[layer_idx]
         assert isinstance(layer, StateLayer), "attention layers have no state"
         state: torch.Tensor | None = layer.recurrent_states[0]

@@ -119,11 +119,11 @@ class OutputRow:
         """The raw logits at a node, ``(vocab,)``."""
         return self.output.at(self.row, node + self.trunk)
 
-    def top_probs(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
-        """The top-k next tokens at a node by the raw logits, best first, as pairs of token and probability."""
+    def top_probs(self, node: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The top-k next tokens at a node by the raw logits, best first: tokens, and probabilities."""
         ids, probs = self.output.top(k)
         column = self.output.column_of[node + self.trunk]
-        return tuple(zip(ids[self.row][column], probs[self.row][column], strict=True))
+        return tuple(ids[self.row][column]), tuple(probs[self.row][column])
 
     def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
         """The top-k raw logits at those of some nodes whose logits are finite, largest first: tokens, and logits."""

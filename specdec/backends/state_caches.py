@@ -30,7 +30,10 @@ def state_cache_of(model: PreTrainedModel, num_layers: int, wide: WidePasses) ->
 
 
 class _BlockStates(StateLayer):
-    """The states of a recurrent block of RecurrentGemma, which holds them itself during a pass."""
+    """The states of a recurrent block of RecurrentGemma, which holds them itself during a pass.
+
+    The caller holds the model's lock from ``enter`` to ``leave``.
+    """
 
     def __init__(self, block: Any) -> None:
         super().__init__(1)

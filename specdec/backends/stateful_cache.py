@@ -79,7 +79,7 @@ class _Reading:
 
     @property
     def is_prompt(self) -> bool:
-        """Return True if the next pass reads tokens of the prompt alone."""
+        """True if the next pass reads tokens of the prompt alone."""
         return self.stops[0] <= self.num_prompt
 
     def next_part(self) -> RowTokens:
@@ -89,8 +89,8 @@ class _Reading:
     def advance(self, after: Snapshot) -> None:
         """Continue from the states after the next pass."""
         stop = self.stops.pop(0)
-        self.fed = self.fed[stop - self.before.length :]
-        self.before = after.at(stop) or self.before  # with no more inputs than the next pass reads
+        if self.stops:  # the states are copied, with no more inputs than the next pass reads
+            self.fed, self.before = self.fed[stop - self.before.length :], after.at(stop) or self.before
 
 
 class StatefulCache(RaggedCache):
@@ -148,7 +148,7 @@ class StatefulCache(RaggedCache):
             for joined in self._joined(due):
                 yield from self._pass(joined)
 
-    def _begin(self, row: int, chain: Chain) -> "_Reading":
+    def _begin(self, row: int, chain: Chain) -> _Reading:
         """Decide where the passes over a row's chain start and stop."""
         own, tokens, end = self._rows[row], chain.tokens, self.lengths[row] + len(chain.tokens)
         own.fed, own.new = tokens, []
@@ -183,7 +183,7 @@ class StatefulCache(RaggedCache):
         stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
         return dict.fromkeys([*stops, end])
 
-    def _joined(self, readings: Sequence["_Reading"]) -> Iterator[Sequence["_Reading"]]:
+    def _joined(self, readings: Sequence[_Reading]) -> Iterator[Sequence[_Reading]]:
         """Yield the rows that share a pass: all start from a state or none does, and padding costs less than a pass.
 
         The state after padding tokens is of no use, unless it can be cut. So rows whose next state is certain to become
@@ -191,8 +191,9 @@ class StatefulCache(RaggedCache):
         """
         groups = defaultdict[Hashable, list[_Reading]](list)
         for reading in sorted(readings, key=lambda each: -each.num_next):
-            is_exact = self._is_recurrent and reading.stops[0] <= reading.certain
-            groups[bool(reading.before.layers), reading.is_prompt, is_exact and reading.num_next].append(reading)
+            is_unpadded = self._is_recurrent and reading.stops[0] <= reading.certain
+            key = bool(reading.before.layers), reading.is_prompt, reading.num_next if is_unpadded else None
+            groups[key].append(reading)
         for group in groups.values():
             most = 1 if self._wide.one_row else len(group)
             while group:
@@ -201,7 +202,7 @@ class StatefulCache(RaggedCache):
                 del group[: len(joined)]
                 yield sorted(joined, key=lambda each: each.row)
 
-    def _pass(self, readings: Sequence["_Reading"]) -> Iterator[Sequence[RowTokens]]:
+    def _pass(self, readings: Sequence[_Reading]) -> Iterator[Sequence[RowTokens]]:
         """Yield one pass; the layers' states are set before it and read after it."""
         parts, width = [reading.next_part() for reading in readings], max(reading.num_next for reading in readings)
         self.place([part.row for part in parts], [part.start for part in parts], width)

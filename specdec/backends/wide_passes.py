@@ -31,16 +31,14 @@ class WidePasses:
 
     Attributes:
         limited: the modules whose wide passes limit their time steps.
-        chunked: the modules whose wide passes are padded to a chunk.
+        chunked: the modules whose wide passes are padded to a chunk, on a CPU.
         begin_only: True if a wide pass is right at the beginning of a text only.
         one_row: True if several rows can't share a pass.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.limited = limited_modules(model)
-        self.chunked = [
-            each for each in model.modules() if hasattr(each, "chunk_size") and hasattr(each, "time_step_limit")
-        ]
+        self.chunked = _chunked_modules(model)
         self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
         self.begin_only = self.one_row = False
         self._start: _ScanStart | None = None
@@ -66,7 +64,7 @@ class WidePasses:
                 self._start = None
 
     def scan_from(self, state: torch.Tensor) -> None:
-        """Have the next scan of a wide pass start from a layer's state, ``(1, …, channels, size)``."""
+        """Have the next scan of a wide pass start from a layer's state, ``(rows, …, channels, size)``."""
         if self._start is not None:
             # Zamba scans head by head.
             self._start.states = list(state.unbind(1)) if state.ndim == 4 else [state]

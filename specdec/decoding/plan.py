@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from specdec.errors import close_all
 from specdec.settings import Settings
-from specdec.strategies.base import Engine, Hidden, Nodes, Signal, TopLogits
+from specdec.strategies.base import Engine
+from specdec.strategies.signals import Hidden, Nodes, Signal, TopLogits
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 

@@ -6,7 +6,7 @@ from specdec.backends.output import OutputRow
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import answers, reads_logits_of_prompts
 from specdec.sampling.distributions import NodeDistributions
-from specdec.strategies.base import Answers, Signal
+from specdec.strategies.signals import Answers, Signal
 from specdec.target import Target
 from specdec.tree import ROOT, DraftTree, Role
 

@@ -19,9 +19,9 @@ def remedy_for_files(name: str) -> str:
 
     Called after an error. Only the headers of weight files are read.
     """
-    if name in _IN_PYTHON:
-        return _IN_PYTHON[name]
     folder = Path(name)
+    if name in _IN_PYTHON and not folder.exists():
+        return _IN_PYTHON[name]
     files = sorted(folder.glob("*")) if folder.is_dir() else []
     if gguf := [file for file in files if is_gguf(file.name)]:
         return f"It has a GGUF file: give {str(gguf[0])!r}"

@@ -29,8 +29,8 @@ class NodeOutputs(Protocol):
     def is_finite(self, node: int) -> bool:
         """Return True if the largest logit is finite."""
 
-    def top_probs(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
-        """The top-k next tokens by the raw logits, best first, as pairs of token and probability."""
+    def top_probs(self, node: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The top-k next tokens by the raw logits, best first, and their probabilities."""
 
     def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
         """The top-k tokens by raw logits and these logits, at those of some nodes whose logits are finite."""
@@ -155,7 +155,7 @@ class NodeDistributions:
             return None
         return None if token == NO_TOKEN else token
 
-    def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
+    def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
         """The top-k next tokens with their probabilities, at those of some nodes whose logits are finite."""
         return {node: self._outputs.top_probs(node, k) for node in nodes if self._outputs.is_finite(node)}
 

@@ -12,11 +12,12 @@ from pydantic import Field
 
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.heads.made_here import head_of, strategy_of
-from specdec.strategies.base import Engine, Hidden, Host, Proposer, Signal
+from specdec.strategies.base import Engine, Host, Proposer
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
+from specdec.strategies.signals import Hidden, Signal
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer

@@ -65,7 +65,7 @@ class Eagle3Proposer(Proposer):
     )
 
     def bind(self, host: Host) -> Engine:
-        folder = head_folder(host, self.head)
+        folder = head_folder(host, self.head, self.name)
         weights = shared_weights(host, f"the head in {folder} reads")
         head = self._read(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of a head that was trained for this model"

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, Signal, Tunable, What
+from specdec.strategies.base import Drafter, Feedback, Proposer, Request, Tunable
+from specdec.strategies.signals import Nodes, Signal, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 

@@ -19,8 +19,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, Signal, Tunable, What
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Tunable
 from specdec.strategies.ngram_pool import NgramPool
+from specdec.strategies.signals import Nodes, Signal, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 

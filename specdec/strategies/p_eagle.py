@@ -69,6 +69,11 @@ class PEagleProposer(Eagle3Proposer):
 
     name: ClassVar[str] = "p_eagle"
 
+    head: Path | None = Field(
+        default=None,
+        description="folder of the head; by default the one that `specdec train head --kind p_eagle` made for this "
+        "model",
+    )
     top_k: int = Field(default=4, ge=1, description="candidates of each position; 1 if the target supports no trees")
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 

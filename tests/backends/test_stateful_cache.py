@@ -1,7 +1,10 @@
 """Models with recurrent and convolutional layers: no rejected token stays in a state."""
 
 import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +13,12 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import wide_passes
 from specdec.backends.hf import HFBackend
+from specdec.backends.state_caches import _BlockStates
 from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
+from specdec.models.notes import lock_of
 from specdec.probes.costs import measure_costs
 from specdec.probes.examination import examine
 from specdec.record import StepRecord
@@ -211,6 +216,30 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monk
         assert conversations(kept, fresh, families.VOCAB, 1) > 0
 
 
+def test_states_that_the_model_holds_itself_are_one_threads_during_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, is_free = families.make(*families.RECURRENT_GEMMA), list[bool]()
+
+    def takes_lock() -> bool:
+        is_taken = lock_of(model).acquire(blocking=False)  # type: ignore[attr-defined]
+        if is_taken:
+            lock_of(model).release()  # type: ignore[attr-defined]
+        return bool(is_taken)
+
+    def watched(change: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with ThreadPoolExecutor(1) as other:
+                is_free.append(other.submit(takes_lock).result())
+            return change(*args)
+
+        return call
+
+    for name in ("enter", "leave"):
+        monkeypatch.setattr(_BlockStates, name, watched(getattr(_BlockStates, name)))
+    Generator(model, proposer="autoregressive").generate([3, 4, 5], max_new_tokens=3, eos_token_id=())
+    assert is_free
+    assert not any(is_free)
+
+
 def test_recurrent_gemma_in_half_precision_decodes() -> None:
     config_class, arguments = families.RECURRENT_GEMMA
     model = families.make(config_class, {**arguments, "num_hidden_layers": 6}).to(torch.bfloat16)
@@ -262,6 +291,12 @@ def test_a_short_pass_is_one_chunk_of_a_scan_and_has_the_same_states() -> None:
     assert {width for width, size in sizes if width == size} >= {3, 5, 8}
     assert {size for width, size in sizes if width != size} == {256}  # single tokens, and passes without specdec
     assert layer.chunk_size == 256
+
+
+def test_chunks_are_changed_on_a_cpu_only() -> None:
+    model = made("mamba2")
+    assert wide_passes.WidePasses(model).chunked
+    assert not wide_passes.WidePasses(model.to("meta")).chunked
 
 
 def test_limits_of_time_steps_are_restored() -> None:

@@ -10,7 +10,8 @@ import torch
 from specdec import Drafter, DraftTree, Feedback, Generator, Nodes, PluginError, Request, ToyModel, What
 from specdec.backends import hf as hf_module
 from specdec.record import StepRecord
-from specdec.strategies.base import Answers, Engine, Hidden, Signal, TopLogits
+from specdec.strategies.base import Engine
+from specdec.strategies.signals import Answers, Hidden, Signal, TopLogits
 from specdec.tree import Budget
 from tests.support import families
 from tests.support.scripted import Scripted

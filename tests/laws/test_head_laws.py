@@ -14,7 +14,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
-from specdec.strategies.base import HiddenAnswers, Nodes
+from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.trained_heads.drawn import DrawingEngine
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.testing import TableLaw, outcomes, plain_law, target_of, total_variation

@@ -17,7 +17,7 @@ from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Prop
 from specdec.backends.output import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
-from specdec.strategies.base import Answers, Hidden, Signal, TopK, TopLogits
+from specdec.strategies.signals import Answers, Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
 from tests.support.generators import path_to, prompts, toy_models
 from tests.support.plain import decode_law
@@ -96,7 +96,7 @@ def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> A
     if isinstance(what, TopK):
         law = np.array(model.law(tuple(context)))
         best = np.argsort(-law, kind="stable")[: what.k]
-        return [(int(token), pytest.approx(float(law[token]), rel=1e-5)) for token in best]
+        return [tuple(best.tolist()), pytest.approx(tuple(law[best].tolist()), rel=1e-5)]
     if isinstance(what, TopLogits):
         logits = np.log(np.array(model.law(tuple(context))))
         best = np.argsort(-logits, kind="stable")[: what.k]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
-from specdec.strategies.base import Hidden, TopK
+from specdec.strategies.signals import Hidden, TopK
 from tests.support import families
 
 

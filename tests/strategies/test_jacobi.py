@@ -3,7 +3,7 @@
 from specdec import ROOT, Budget, Feedback, JacobiProposer, Nodes, Request, What
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Answers
+from specdec.strategies.signals import Answers
 
 ROOMY = Budget(num_nodes=512, depth=512, num_tokens=512)
 

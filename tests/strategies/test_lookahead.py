@@ -10,8 +10,9 @@ from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes,
 from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Answers, Drafter
+from specdec.strategies.base import Drafter
 from specdec.strategies.ngram_pool import NgramPool
+from specdec.strategies.signals import Answers
 from specdec.testing import toy_host
 
 ROOMY = Budget(num_nodes=512, depth=512, num_tokens=512)

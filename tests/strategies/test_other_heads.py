@@ -15,15 +15,18 @@ from specdec.decoding.request_state import TokenView
 from specdec.heads.base import Noise
 from specdec.heads.medusa import MedusaRunner, MedusaWeights, Predictions, ResBlock
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Feedback, HiddenAnswers, Nodes, Request
+from specdec.strategies.base import Feedback, Request
 from specdec.strategies.eagle import EagleProposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.medusa.engine import MedusaDrafter, MedusaEngine, MedusaOptions
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.p_eagle import PEagleProposer
+from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.strategies.trained_heads.levels import Levels
-from specdec.testing import check_proposer
+from specdec.testing import check_proposer, toy_host
 from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import EagleReference
 from tests.support.fitted_heads import (
@@ -164,7 +167,7 @@ def started(runner: MedusaRunner, requests: Sequence[Request]) -> tuple[MedusaEn
     drafters = [engine.start(request) for request in requests]
     for drafter in drafters:
         tree = DraftTree(3)
-        answers = HiddenAnswers([0], lambda: torch.ones(1, 1, 4))
+        answers = HiddenAnswers([0], lambda: torch.ones(9, 1, 4)[:1])  # of a pass over nine nodes
         drafter.receive(Feedback(tree, (0,), (7,), {(Nodes.LAST, engine.state): answers}))
     return engine, [drafter for drafter in drafters if isinstance(drafter, MedusaDrafter)]
 
@@ -179,6 +182,7 @@ def test_all_requests_share_one_pass_which_runs_where_it_pays() -> None:
         assert runner.num_runs == int(answer)
         assert [drafter.root() for drafter in drafters] == [(0, True) if answer else None] * 2
     assert asked == [[0.0, 1.0, 1.0]] * 2
+    assert [drafter.last_state.untyped_storage().nbytes() for drafter in drafters] == [16] * 2
     assert isinstance(late, MedusaDrafter)
     assert late.root() is None
     assert runner.noise == [None]
@@ -289,6 +293,14 @@ def test_unsuitable_targets_and_folders_are_refused_before_anything_is_decoded(
         Generator(*built_in, proposer=f"auto+{name}:head={tmp_path}")
     with pytest.raises(PluginError, match=f"needs head .folder of the heads?.: give {name}:head="):
         Generator(*built_in, proposer=f"auto+{name}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("eagle3", Eagle3Proposer), ("p_eagle", PEagleProposer), ("medusa", MedusaProposer)]
+)
+def test_without_a_head_the_error_says_how_to_train_one_of_the_kind(kind: str, strategy: type[Proposer]) -> None:
+    with pytest.raises(ModelError, match=f"run `specdec train head --kind {kind}`"):
+        strategy().bind(toy_host(6, reads_q=False))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

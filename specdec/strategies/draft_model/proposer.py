@@ -12,9 +12,10 @@ from pydantic import Field, model_validator
 from specdec.errors import ModelError, plural
 from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
-from specdec.strategies.base import Answers, BatchDrafter, Drafter, Engine, Host, Proposer, Request, Signal, Tunable
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
+from specdec.strategies.signals import Answers, Signal
 from specdec.target import CacheRow, Target
 from specdec.tree import Budget, DraftTree
 

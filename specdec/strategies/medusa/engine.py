@@ -13,9 +13,10 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.medusa import MedusaRunner
-from specdec.strategies.base import Drafter, Engine, Feedback, Hidden, Nodes, Pays, Request, Signal
+from specdec.strategies.base import Drafter, Engine, Feedback, Pays, Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.strategies.trained_heads.candidates import DraftNoise, bin_of, prior
 from specdec.strategies.trained_heads.levels import Levels
 from specdec.tree import Budget, DraftTree
@@ -124,7 +125,8 @@ class MedusaDrafter(Source):
 
     def receive(self, feedback: Feedback) -> None:
         self.drafted = None
-        self.last_state = feedback.signals[Nodes.LAST, self._engine.state].tensor().flatten(1)
+        # A view would hold all nodes of the pass.
+        self.last_state = feedback.signals[Nodes.LAST, self._engine.state].tensor().flatten(1).clone()
 
     def propose(self, budget: Budget) -> DraftTree:
         proposal = self._engine.propose_many([self], [budget])[0]

@@ -50,7 +50,8 @@ class MedusaProposer(Proposer):
     tunable: ClassVar[Tunable] = {"num_nodes": (4, 8, 16, 32, 63)}
 
     head: Path | None = Field(
-        default=None, description="folder of the heads; by default those that `specdec train head` made for this model"
+        default=None,
+        description="folder of the heads; by default those that `specdec train head --kind medusa` made for this model",
     )
     top_k: int = Field(default=10, ge=1, description="candidates of each head")
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
@@ -62,7 +63,7 @@ class MedusaProposer(Proposer):
     )
 
     def bind(self, host: Host) -> Engine:
-        folder = head_folder(host, self.head)
+        folder = head_folder(host, self.head, "medusa")
         weights = shared_weights(host, f"the Medusa heads in {folder} read")
         heads = read_medusa_heads(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of heads that were trained for this model"

@@ -8,23 +8,12 @@ from itertools import chain, count
 from typing import Self
 
 from specdec.errors import failure
-from specdec.strategies.base import (
-    Answers,
-    BatchDrafter,
-    Drafter,
-    Engine,
-    Feedback,
-    Host,
-    Proposer,
-    Request,
-    Retained,
-    Signal,
-    started,
-)
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request, Retained, started
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.growth import CandidateSource, Growth
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
+from specdec.strategies.signals import Answers, Signal
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 _CERTAIN = 0.8  # probability that a node and all nodes above it are accepted

@@ -27,7 +27,7 @@ class CandidateSource(Protocol):
         """Return the state one token further."""
 
     def candidates(self, state: Any) -> Iterable[tuple[int, AcceptanceRate]]:
-        """Return the tokens that may come next, each with its acceptance rate."""
+        """Return the tokens that may come next, each once, with its acceptance rate."""
 
 
 class Growth:

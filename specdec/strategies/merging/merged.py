@@ -20,7 +20,7 @@ from pydantic import Field, SerializeAsAny
 from specdec.costs import Costs
 from specdec.errors import PluginError, close_all, plural
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.base import Drafter, Engine, Host, Pays, Proposer, Request, Signal
+from specdec.strategies.base import Drafter, Engine, Host, Pays, Proposer, Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
@@ -28,6 +28,7 @@ from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
+from specdec.strategies.signals import Signal
 from specdec.tree import Budget, DraftTree
 
 _NOMINAL = Costs(sizes=(1, 65), seconds=(1.0, 1.8), plain=1.0)  # where a measured one would decide about the text
@@ -133,7 +134,9 @@ class MergedEngine(Engine):
                 drafter.leave_out(index, error)
         most = self._num_nodes
         limits = [replace(budget, num_nodes=min(most, budget.num_nodes)) for budget in budgets]
-        if self._sizer.skips(len(merged), max((budget.num_pending for budget in budgets), default=0)):
+        # What is pending depends on other requests, which padded the row's passes, and on the sizer's earlier ones.
+        num_pending = max((budget.num_pending for budget in budgets), default=0) if self._learns else 0
+        if self._sizer.skips(len(merged), num_pending):
             is_plain = self._sizer.is_plain
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):

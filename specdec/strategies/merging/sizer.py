@@ -259,4 +259,5 @@ class SpeedupSizer(DraftSizer):
     def forget(self) -> None:
         self.balance, self._num_rows = _FIRST_BALANCE, 1
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
+        self._leaves_pending = False
         self._reread = self._reread_now = 0.0

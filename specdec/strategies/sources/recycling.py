@@ -14,9 +14,10 @@ from pathlib import Path
 from pydantic import Field
 
 from specdec.errors import RequestError
-from specdec.strategies.base import Engine, Feedback, Host, Nodes, Request, Signal, TopLogits
+from specdec.strategies.base import Engine, Feedback, Host, Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
+from specdec.strategies.signals import Nodes, Signal, TopLogits
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field
 
-from specdec.strategies.base import Answers, Engine, Host, Request, Signal
+from specdec.strategies.base import Engine, Host, Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer, State
+from specdec.strategies.signals import Answers, Signal
 from specdec.strategies.sources.trie import (
     BREAK,
     COUNT,

@@ -11,9 +11,10 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.pair_cache import PairCache
-from specdec.strategies.base import Answers, Drafter, Feedback, Hidden, Nodes, Request, Retained, Signal
+from specdec.strategies.base import Drafter, Feedback, Request, Retained
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.signals import Answers, Hidden, Nodes, Signal
 from specdec.strategies.trained_heads.candidates import Candidates, bin_of
 from specdec.tree import Budget, DraftTree
 

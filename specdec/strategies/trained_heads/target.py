@@ -11,8 +11,11 @@ from specdec.models.altered import alterations_of
 from specdec.strategies.base import Host
 
 
-def head_folder(host: Host, head: Path | None) -> Path:
+def head_folder(host: Host, head: Path | None, kind: str) -> Path:
     """Return the folder of a head: the given one, or the one of the head that was trained here for the target.
+
+    Args:
+        kind: of the head that the error says how to train.
 
     Raises:
         ModelError: there is neither.
@@ -20,7 +23,8 @@ def head_folder(host: Host, head: Path | None) -> Path:
     folder = head_of(host.model) if head is None else head.expanduser()
     if folder is None:
         raise ModelError(
-            "no head was trained for this model on this machine: give head=FOLDER, or run `specdec train head`"
+            "no head was trained for this model on this machine: give head=FOLDER, or run "
+            f"`specdec train head --kind {kind}`"
         )
     return folder
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -28,10 +29,11 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Answers, Host
+from specdec.strategies.base import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.signals import Answers
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
@@ -97,6 +99,23 @@ def test_where_only_chains_can_be_fed_the_likeliest_one_is() -> None:
     tree = merged(chain(1, 2), chain(3, 4), takes_trees=False).propose(ROOMY)
     assert tree.is_chain
     assert len(tree) > 1
+
+
+def test_where_the_text_depends_on_drafts_their_sizes_depend_on_no_pending_tokens() -> None:
+    """These depend on the other requests, which pad a row's passes."""
+    proposer = MergedProposer([Scripted(script=chain(*[1, 2, 3, 4, 5] * 6))])
+    engine = proposer.bind(toy_host(6, reads_q=True))
+    request = Request(TokenView([0]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+    sizes = set[int]()
+    for num_pending in [(0, 12), (0, 0)]:
+        drafters, budgets = zip(
+            *[(engine.start(request), replace(ROOMY, num_pending=each)) for each in num_pending], strict=True
+        )
+        for tree in engine.propose_many(drafters, budgets):
+            assert isinstance(tree, DraftTree)
+            sizes.add(len(tree))
+    assert len(sizes) == 1
+    assert min(sizes) > 1
 
 
 @pytest.mark.parametrize("fault", ["raises", "breaks a law", "gives no tree", "can't start"])

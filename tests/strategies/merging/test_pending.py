@@ -94,6 +94,10 @@ def test_a_draft_needs_a_balance_for_the_tokens_that_it_leaves_pending() -> None
         kept.skips(1, 0)
         sizes += kept.sizes([FixedGrowth([0.9] * 9)])
     assert sizes == [5, 4]
+    kept.forget()
+    kept.balance = 0.45
+    kept.skips(1, 0)
+    assert kept.sizes([FixedGrowth([0.9] * 9)]) == [5]
 
 
 def test_a_plain_step_moves_the_checkpoint_and_costs_its_pending_tokens() -> None:

@@ -6,7 +6,7 @@ import torch
 from specdec import Budget, DraftTree, Feedback, Request
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Answers, Nodes, TopLogits
+from specdec.strategies.signals import Answers, Nodes, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.testing import toy_host
 
