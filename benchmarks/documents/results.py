@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.documents import picture
-from benchmarks.documents.first_screen import BASELINE, EXACT, FASTEST, RESULTS, ROOT, SHOWN, Shown, with_block
+from benchmarks.documents.first_screen import BASELINE, EXACT, FASTEST, HEADED, RESULTS, ROOT, SHOWN, Shown, with_block
 from benchmarks.tables import table
 
 PAGE = ROOT / "benchmarks" / "RESULTS.md"
@@ -29,7 +29,6 @@ FURTHER = (
         "specdec:lookahead:N=3,W=3,G=3+backend=openvino+numerics=fast",
         "specdec on OpenVINO, lookahead (3, 3, 3)",
     ),
-    Shown("llamacpp:draft=q8_0,spec-draft-n-max=8", "llama.cpp, drafts by its 8-bit copy"),
 )
 SERVERS = {
     "vllm": "vLLM",
@@ -175,17 +174,17 @@ def exactness() -> str:
 
 
 def losses() -> str:
-    """The default strategy over the best peer, by category of the prompt."""
+    """The default strategy, with a trained head and without, over the best peer, by category of the prompt."""
     lines, categories = [], list[str]()
     for path in RESULTS:
         data = json.loads(path.read_text(encoding="utf-8"))
         rows, categories = rows_of(data), list(dict.fromkeys(data["categories"]))
         peers = [row["by_category"] for name, row in rows.items() if not name.startswith("specdec:")]
-        for shown in (FASTEST, EXACT):
+        for shown, what in ((HEADED, "fast, with a head"), (FASTEST, "fast"), (EXACT, "exact")):
             own = rows[shown.contender]["by_category"]
             best = {category: max(peer[category] for peer in peers) for category in categories}
             cells = [f"{own[category] / best[category]:.2f}" for category in categories]
-            lines.append([f"{picture.dtype(data)}, {'exact' if shown is EXACT else 'fast'}", *cells])
+            lines.append([f"{picture.dtype(data)}, {what}", *cells])
     heading = ["over the best peer", *(category.replace("_", " ") for category in categories)]
     return _block(heading, lines, ["engines_float32", "engines_bfloat16"], read("engines_float32"))
 

@@ -84,7 +84,7 @@ def run_identity(digest: str, model: Any, script: Script, settings: OwnTextSetti
 
 def is_of_same_command(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return True if a run has the same settings as the one of before, whatever their values."""
-    return (before.get("settings") or {}).keys() == now["settings"].keys()
+    return set(before.get("settings") or {}) == set(now["settings"])
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
