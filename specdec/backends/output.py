@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from specdec.models.state_rows import rows_at
 from specdec.sampling.topk import topk
 
 States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
@@ -84,14 +85,6 @@ def _copied(values: torch.Tensor, ids: torch.Tensor) -> tuple[list[Any], list[An
     """Ids and values on the host, in one transfer."""
     both = torch.stack([ids.double(), values.double()]).cpu()
     return both[0].long().tolist(), both[1].tolist()
-
-
-def rows_at(states: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Return some rows, (rows, …); a view if they are consecutive. Copies of many rows take several threads."""
-    begin, end = (rows[0], rows[-1] + 1) if rows else (0, 0)
-    if list(rows) == [*range(begin, end)]:
-        return states[begin:end]
-    return states.index_select(0, torch.tensor(rows, device=states.device))
 
 
 @dataclass(frozen=True, slots=True)

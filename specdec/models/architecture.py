@@ -52,7 +52,8 @@ def cache_argument(model: PreTrainedModel) -> str:
     Raises:
         ModelError: if the forward has none, or one for recurrent states that can't be kept at checkpoints.
     """
-    if container := _OWN_CONTAINERS.get(model.config.model_type):
+    kind = getattr(getattr(model, "config", None), "model_type", "")  # a single layer has no configuration
+    if container := _OWN_CONTAINERS.get(kind):
         raise ModelError(
             f"{name_of(model)} writes its recurrent states into {container}; a rejected draft couldn't be removed: "
             "use another model"

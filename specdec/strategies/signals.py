@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from specdec.backends.output import rows_at
+from specdec.models.state_rows import rows_at
 
 
 class Nodes(Enum):

@@ -176,7 +176,7 @@ def test_an_unknown_option_is_answered_with_the_one_that_was_meant(run: Any, giv
         ("gen", "Did you mean 'generate'?"),
         ("strategies", "Did you mean 'plugins'?"),
         ("comparr", "Did you mean 'compare'?"),
-        ("trian", "Did you mean 'train'?"),
+        ("trian", "Did you mean 'train', 'trace'?"),
         ("train haed", "Did you mean 'head'?"),
         ("train medusa", "Commands: head, consistency"),
         ("train list", "Commands: head, consistency"),

@@ -99,7 +99,7 @@ def emitted(engine: HeadEngine, rule: Verifier, p: TableLaw, settings: Settings,
 @torch.no_grad()
 def test_steps_of_the_head_and_a_rule_have_the_targets_law(name: str, changed: dict[str, Any], shape: str) -> None:
     rule, settings, p = load_plugins().make("verifiers", name), Settings(**changed), TableLaw(VOCAB, 1)
-    engine = DrawingEngine(SHAPES[shape], TorchRunner(head_of(1), None), (1, 2, 3), learns=False)
+    engine = DrawingEngine(SHAPES[shape], TorchRunner(head_of(1), None), (1, 2, 3), learns=False, name="eagle3")
 
     def run(chances: RandomSource) -> tuple[int, ...]:
         return tuple(emitted(engine, rule, p, settings, chances)[:NUM_TOKENS])

@@ -13,7 +13,8 @@ import transformers.utils
 from huggingface_hub.errors import HFValidationError
 
 from specdec import Generator, ModelError
-from specdec.models import gguf_file, loading
+from specdec.models import gguf_file
+from specdec.models.checkpoint_files import remedy_for_files
 from specdec.models.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
 from tests.support import families
 from tests.support.byte_tokenizer import trained
@@ -199,5 +200,5 @@ def test_an_openvino_export_has_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: object, remedy: str
 ) -> None:
     (tmp_path / "openvino_model.xml").touch()
-    monkeypatch.setattr(loading, "find_spec", lambda _: spec)
-    assert loading._remedy(str(tmp_path)).startswith(f"It has an OpenVINO export: {remedy}")
+    monkeypatch.setattr("specdec.models.checkpoint_files.find_spec", lambda _: spec)
+    assert remedy_for_files(str(tmp_path)).startswith(f"It has an OpenVINO export: {remedy}")

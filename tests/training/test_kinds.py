@@ -96,7 +96,7 @@ def test_every_step_is_the_references_of_the_written_folder(
 
 
 class _OfAllPositions(PEagleTraining):
-    kept = 1.0
+    retained = 1.0
 
 
 @pytest.mark.parametrize("kind", [Eagle3Training, MedusaTraining, _OfAllPositions])

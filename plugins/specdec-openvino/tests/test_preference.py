@@ -70,7 +70,7 @@ def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: py
     assert "an adapter of another model" in declined(folder)
     assert "the model is to be on cuda" in OpenVINOBackend.declines(ModelSource(str(folder / "x.gguf"), "cuda"))
     assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
-    assert "no config.json" in OpenVINOBackend.declines(ModelSource(str(folder.parent / "nowhere"), "cpu"))
+    assert "config.json is missing" in OpenVINOBackend.declines(ModelSource(str(folder.parent / "nowhere"), "cpu"))
 
 
 def test_a_dtype_that_the_device_lacks_is_declined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
