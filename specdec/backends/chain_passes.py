@@ -113,5 +113,5 @@ def mask_argument(masks: Mapping[str, torch.Tensor]) -> Any:
     """Return masks by kind of attention as a model's forward takes them."""
     if len(masks) < 2:
         return next(iter(masks.values()), None)
-    # Layers with attention beside a state are of kinds of their own; layers without attention need no mask.
+    # A layer with both attention and a state has its own kind; layers without attention need no mask.
     return {**{kind: masks.get(attention) for kind, attention in STATES.items()}, **masks}

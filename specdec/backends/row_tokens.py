@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What a layout adds to a row.
+    """The tokens that a layout adds to a row.
 
     Attributes:
         tokens: they follow the row's committed tokens.

@@ -7,46 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from specdec.cli.model_choice import ModelChoice
-from specdec.cli.options import (
-    EXIT_INTERRUPTED,
-    Threads,
-    before_anything_runs,
-    quieten_transformers,
-    refusing,
-    use_threads,
-)
-from specdec.cli.training_progress import encoded_prompts, naming_saved_text, training_progress
+from specdec.cli.option_groups import with_option_groups
+from specdec.cli.options import EXIT_INTERRUPTED, before_anything_runs, quieten_transformers, refusing
+from specdec.cli.training_options import USUAL_RUN, TrainedModel, TrainingRun
+from specdec.cli.training_progress import naming_saved_text, training_progress
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec.training import TunedModel
 
 
-def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")],
+@with_option_groups
+def train_consistency(
+    model: TrainedModel,
     out: Annotated[Path, typer.Option(help="the new model's folder")],
-    minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
-    device: Annotated[
-        str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="of the model, such as bfloat16 (default: its own)", show_default=False)
-    ] = None,
+    run: TrainingRun = USUAL_RUN,
     block_size: Annotated[int, typer.Option(min=2, help="tokens that Jacobi decoding guesses per step")] = 8,
     learning_rate: Annotated[float, typer.Option(help="of AdamW; less for larger models")] = 1e-4,
     max_loss_increase: Annotated[
         float, typer.Option(min=0, help="nats per token by which a kept model's loss on held-out text may rise")
     ] = 0.1,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="for text and training")] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
-    ] = False,
-    threads: Threads = None,
 ) -> None:
     """Tune a copy of a model so that Jacobi decoding takes fewer steps.
 
@@ -55,28 +35,25 @@ def train_consistency(  # noqa: PLR0913, PLR0917 - a command's options are its a
     most tokens per step is kept. A run that was interrupted or killed goes on with --resume and the same options.
     """
     with before_anything_runs():
-        if minutes <= 0:
-            raise RequestError(f"--minutes {minutes:g}: give more than 0")
+        run.check()
         if learning_rate <= 0:
             raise RequestError(f"--learning-rate {learning_rate:g}: give more than 0")
         from specdec.training import ConsistencySettings, Watch
         from specdec.training import train_consistency as train
 
-        use_threads(threads)
-        loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
+        loaded, tokenizer, tokens = run.load(model)
         quieten_transformers()  # the progress of saving
-        tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
     settings = ConsistencySettings(
-        minutes=minutes,
+        minutes=run.minutes,
         block_size=block_size,
         learning_rate=learning_rate,
         max_loss_increase=max_loss_increase,
-        seed=seed,
+        seed=run.seed,
     )
     console = Console(highlight=False, markup=False)
     with naming_saved_text(out, "there was a better model"), refusing(), training_progress() as show:
         watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
-        tuned = train(loaded, tokenizer, out, settings, tokens, resume, watch)
+        tuned = train(loaded, tokenizer, out, settings, tokens, run.resume, watch)
     _print(console, tuned, model, settings.block_size)
     if tuned.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from specdec.cli.model_choice import ModelChoice
-from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, check_outputs, refusing, use_threads
+from specdec.cli.option_groups import with_option_groups
+from specdec.cli.options import EXIT_INTERRUPTED, before_anything_runs, check_outputs, refusing
 from specdec.cli.progress import status
-from specdec.cli.training_progress import encoded_prompts, naming_saved_text, training_progress
+from specdec.cli.training_options import USUAL_RUN, TrainedModel, TrainingRun
+from specdec.cli.training_progress import naming_saved_text, training_progress
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
@@ -33,29 +34,16 @@ class HeadKind(Enum):
     p_eagle = "p_eagle"
 
 
-def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")],
+@with_option_groups
+def train(
+    model: TrainedModel,
     head_kind: Annotated[HeadKind, typer.Option("--kind", help="of the head")] = HeadKind.eagle3,
-    minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
     out: Annotated[
         Path | None,
         typer.Option(help="the head's folder (default: in the cache, where auto finds it)", show_default=False),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="of the model, such as bfloat16 (default: its own)", show_default=False)
-    ] = None,
+    run: TrainingRun = USUAL_RUN,
     vocabulary: Annotated[int, typer.Option(min=1, help="tokens that the head can draft, the most frequent")] = 8192,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="for text and training")] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
-    ] = False,
     export: Annotated[
         tuple[str, Path] | None,
         typer.Option(
@@ -68,7 +56,6 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         bool,
         typer.Option("--report/--no-report", help="write report.html into the head's folder, with curves and speeds"),
     ] = True,
-    threads: Threads = None,
 ) -> None:
     """Train a draft head on text that the model writes itself.
 
@@ -77,42 +64,39 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     --resume and the same options, and counts the time before.
     """
     with before_anything_runs():
-        if minutes <= 0:
-            raise RequestError(f"--minutes {minutes:g}: give more than 0")
+        run.check()
         from specdec.training import HeadSettings, Watch, train_head, write_own_text
 
         exported = None if export is None else (_layout(export[0]), export[1])
         check_outputs(exported and exported[1])
-        use_threads(threads)
-        loaded, tokenizer = ModelChoice(model, dtype, device, weights="stock", backend="hf").load()
-        tokens = None if prompts is None else encoded_prompts(prompts, tokenizer)
-    settings = HeadSettings(kind=head_kind.value, minutes=minutes, draft_vocab_size=vocabulary, seed=seed)
+        loaded, tokenizer, tokens = run.load(model)
+    settings = HeadSettings(kind=head_kind.value, minutes=run.minutes, draft_vocab_size=vocabulary, seed=run.seed)
     console = Console(highlight=False, markup=False)
     missing = "a head was trained" if exported is None else f"{exported[1]} was written"
     with naming_saved_text(out, missing), refusing(), training_progress() as show:
         watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
         if exported is not None:
-            text, script = write_own_text(loaded, tokenizer, out, settings, tokens, resume, watch)
+            text, script = write_own_text(loaded, tokenizer, out, settings, tokens, run.resume, watch)
             console.print(_export(*exported, text, script, tokenizer), soft_wrap=True)
             return
-        head = train_head(loaded, tokenizer, out, settings, tokens, resume, watch)
+        head = train_head(loaded, tokenizer, out, settings, tokens, run.resume, watch)
     commands = _Commands(
         {
             "model": model,
             "kind": None if head_kind is HeadKind.eagle3 else head_kind.value,
-            "minutes": f"{minutes:g}",
+            "minutes": f"{run.minutes:g}",
             "out": out,
-            "device": device,
-            "dtype": dtype,
+            "device": run.device,
+            "dtype": run.dtype,
             "vocabulary": vocabulary,
-            "prompts": prompts,
-            "seed": seed,
-            "threads": threads,
+            "prompts": run.prompts,
+            "seed": run.seed,
+            "threads": run.threads,
         }
     )
     _print(console, head, commands)
     if has_report:
-        seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * minutes)
+        seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * run.minutes)
         _report(console, head, loaded, tokenizer, commands, seconds)
     if head.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)

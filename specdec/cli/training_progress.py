@@ -1,42 +1,20 @@
-"""Prompts and progress of the commands that train."""
+"""Progress of the commands that train."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-
-from specdec.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec.training import Progress
 
 _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BETWEEN_DRAWINGS = 0.5
-
-
-def encoded_prompts(path: Path, tokenizer: Any) -> list[list[int]]:
-    """Read prompts, as token ids, instructions and texts through the chat template if there is one."""
-    from specdec.comparison.prompts import as_chat, load_prompts
-
-    if tokenizer is None:
-        raise RequestError("--prompts needs the model's tokenizer, and there is none")
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    found = list[list[int]]()
-    for each in as_chat(load_prompts(path), tokenizer, chat=has_template or None):
-        given = each.prompt
-        if isinstance(given, str):
-            found.append(list(tokenizer.encode(given)))
-        elif given and isinstance(given[0], int):
-            found.append(list(given))
-        else:
-            rendered = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
-            found.append(list(tokenizer.encode(rendered, add_special_tokens=False)))
-    return found
 
 
 @contextmanager

@@ -17,7 +17,14 @@ _HUGE = 2**21  # bytes of a huge page
 _PART = 8 * _HUGE  # of a mapping, collapsed by one call, which locks the process's mappings
 _LEAST_SHARE = 0.9  # of a mapping in memory: an empty page would take memory in a huge one
 _SECONDS = 2.0  # of passes, about as long as collapsing takes
-_RANGE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p \w+ \w+:\w+ 0 *(\[(heap|anon).*)?$")
+# An entry of smaps: writable, private, of no file.
+_ENTRY = re.compile(
+    r"^(?P<begin>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \w+ \w+:\w+ 0 *(?:\[(?:heap|anon).*)?\n"
+    r"(?:[A-Z].*\n)*?Size: +(?P<size>\d+) kB\n"
+    r"(?:[A-Z].*\n)*?Anonymous: +(?P<anonymous>\d+) kB\n"
+    r"(?:[A-Z].*\n)*?AnonHugePages: +(?P<huge>\d+) kB\n",
+    re.MULTILINE,
+)
 _MAPS = Path("/proc/self/smaps")
 
 
@@ -57,18 +64,8 @@ def collapse_memory() -> int:
 
 def mappings(maps: str) -> Iterator[tuple[int, int]]:
     """Yield the first and last address of each mapping to collapse, at borders of huge pages."""
-    begin = end = 0
-    size: dict[str, int] = {}
-    for line in [*maps.splitlines(), "0-0 rw-p 0 0:0 0"]:
-        found = _RANGE.match(line)
-        if found or re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            is_full = size.get("Anonymous", 0) >= _LEAST_SHARE * size.get("Size", 0)
-            first, last = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
-            if is_full and size.get("AnonHugePages", 0) < size.get("Size", 0) / 2 and first < last:
-                yield first, last
-            begin, end = (int(found[1], 16), int(found[2], 16)) if found else (0, 0)
-            size = {}
-        else:
-            name, _, value = line.partition(":")
-            if value.endswith("kB"):
-                size[name] = int(value.split()[0])
+    for found in _ENTRY.finditer(maps):
+        size, anonymous, huge = (int(found[name]) for name in ("size", "anonymous", "huge"))
+        begin, end = -(-int(found["begin"], 16) // _HUGE) * _HUGE, int(found["end"], 16) // _HUGE * _HUGE
+        if anonymous >= _LEAST_SHARE * size and huge < size / 2 and begin < end:
+            yield begin, end

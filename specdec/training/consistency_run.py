@@ -5,8 +5,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from specdec.errors import ModelError, RequestError
 from specdec.models.architecture import attention_kinds, name_of, state_kinds
 from specdec.models.fused_attention import without_cudnn
@@ -94,8 +92,6 @@ def _training_on(
             return training
         del training  # its copies of the weights
     own.extend(watch, began)
-    if own.model.device.type == "cuda":
-        torch.cuda.empty_cache()  # of the rollout's keys and values
     training = prepared()
     training.begin(began)
     return training

@@ -120,8 +120,6 @@ def _complete(own: OwnText, checkpoint: Checkpoint | None, watch: Watch, began: 
         own.extend(watch, began)
     else:
         watch.on_plan(own.plan_without_text((checkpoint.seconds - checkpoint.resumed.run.seconds) / 60))
-    if own.model.device.type == "cuda":
-        torch.cuda.empty_cache()  # of the rollout's keys and values
 
 
 def _naming(head: str, watch: Watch) -> Watch:

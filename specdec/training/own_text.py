@@ -121,12 +121,14 @@ class OwnText:
         while True:
             try:
                 self._write(rollout, watch, began)
-                return
+                break
             except MemoryExhaustedError:
                 if rollout.num_rows <= _FEWEST_ROWS:
                     raise
             rollout = rollout.model_copy(update={"num_rows": rollout.num_rows // 2})
             self.seconds = watch.clock() - began
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()  # of the rollout's keys and values
 
     def plan_without_text(self, minutes: float) -> Plan:
         """Return the plan of a run whose text is complete, and which trains for ``minutes``."""

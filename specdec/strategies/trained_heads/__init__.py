@@ -1,1 +1,1 @@
-"""What strategies with a trained head share: engine, drafters, candidates, and checks of the target."""
+"""Engine, drafters and candidates of the strategies with a trained head, and checks of their target."""

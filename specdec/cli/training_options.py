@@ -1,0 +1,70 @@
+"""The options that the commands that train have in common: time, place, prompts, and how a run goes on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specdec.cli.model_choice import ModelChoice
+from specdec.cli.option_groups import OptionGroup
+from specdec.cli.options import Threads, use_threads
+from specdec.errors import RequestError
+
+TrainedModel = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun(OptionGroup):
+    """The settings of a run that writes text with a model and trains on it."""
+
+    minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0
+    device: Annotated[
+        str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option(help="of the model, such as bfloat16 (default: its own)", show_default=False)
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
+    ] = None
+    seed: Annotated[int, typer.Option(help="for text and training")] = 0
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
+    ] = False
+    threads: Threads = None
+
+    def check(self) -> None:
+        """Raise RequestError for a time that isn't positive."""
+        if self.minutes <= 0:
+            raise RequestError(f"--minutes {self.minutes:g}: give more than 0")
+
+    def load(self, model: str) -> tuple[Any, Any, list[list[int]] | None]:
+        """Load the model, dense and for torch; return it, its tokenizer and the prompts as token ids, None without."""
+        use_threads(self.threads)
+        loaded, tokenizer = ModelChoice(model, self.dtype, self.device, weights="stock", backend="hf").load()
+        return loaded, tokenizer, None if self.prompts is None else _encoded(self.prompts, tokenizer)
+
+
+USUAL_RUN = TrainingRun()
+
+
+def _encoded(path: Path, tokenizer: Any) -> list[list[int]]:
+    """Read prompts, as token ids, instructions and texts through the chat template if there is one."""
+    from specdec.comparison.prompts import as_chat, load_prompts
+
+    if tokenizer is None:
+        raise RequestError("--prompts needs the model's tokenizer, and there is none")
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    found = list[list[int]]()
+    for each in as_chat(load_prompts(path), tokenizer, chat=has_template or None):
+        given = each.prompt
+        if isinstance(given, str):
+            found.append(list(tokenizer.encode(given)))
+        elif given and isinstance(given[0], int):
+            found.append(list(given))
+        else:
+            rendered = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+            found.append(list(tokenizer.encode(rendered, add_special_tokens=False)))
+    return found
