@@ -17,8 +17,7 @@ from specdec.constraints.compiled import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
 from specdec.serving.admission import Admission, Place
-from specdec.serving.answer_plans import AnswerPlan
-from specdec.serving.answers import Piece
+from specdec.serving.answer_constraints import AnswerPlan
 from specdec.serving.body_parsing import check_content_type, parse
 from specdec.serving.compilation import ConstraintCompiler
 from specdec.serving.engine import Engine
@@ -28,8 +27,9 @@ from specdec.serving.jobs import Job, Progress
 from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.options import ServerOptions
+from specdec.serving.parsed_answer import Piece
 from specdec.serving.requests import Call, RequestParser
-from specdec.serving.responses import ChatResponse, CompletionResponse, ResponseBuilder
+from specdec.serving.response_bodies import ChatResponse, CompletionResponse, ResponseBuilder
 from specdec.serving.responses_api.as_chat import parse_responses, renamed
 from specdec.serving.responses_api.response import ResponsesResponse
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling, StreamOptions

@@ -10,8 +10,9 @@ from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import Choose, TreeGrowth, first_returned
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.reading import read
-from specdec.strategies.base import Drafter, Engine, Pays, Request
+from specdec.strategies.base import Drafter, Engine, Pays
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise, fetched, prior
 from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter, own_drafters
