@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from specdec.generator import Generator
     from specdec.in_transformers.custom_generate import custom_generate
     from specdec.plugins.hookspecs import hookimpl
-    from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request
+    from specdec.strategies.base import Drafter, Engine, Proposer
     from specdec.strategies.draft_model.proposer import DraftModelProposer
+    from specdec.strategies.feedback import Feedback
+    from specdec.strategies.host import Host
     from specdec.strategies.jacobi import JacobiProposer
     from specdec.strategies.lookahead import LookaheadProposer
     from specdec.strategies.prompt_lookup import PromptLookupProposer
+    from specdec.strategies.request import Request
     from specdec.strategies.signals import Nodes, What
     from specdec.tree import ROOT, Budget, DraftTree, Role
 
@@ -60,11 +63,14 @@ _HOMES = {
     "specdec.generator": ("Generator",),
     "specdec.in_transformers.custom_generate": ("custom_generate",),
     "specdec.plugins.hookspecs": ("hookimpl",),
-    "specdec.strategies.base": ("Drafter", "Engine", "Feedback", "Host", "Proposer", "Request"),
+    "specdec.strategies.base": ("Drafter", "Engine", "Proposer"),
     "specdec.strategies.draft_model.proposer": ("DraftModelProposer",),
+    "specdec.strategies.feedback": ("Feedback",),
+    "specdec.strategies.host": ("Host",),
     "specdec.strategies.jacobi": ("JacobiProposer",),
     "specdec.strategies.lookahead": ("LookaheadProposer",),
     "specdec.strategies.prompt_lookup": ("PromptLookupProposer",),
+    "specdec.strategies.request": ("Request",),
     "specdec.strategies.signals": ("Nodes", "What"),
     "specdec.tree": ("ROOT", "Budget", "DraftTree", "Role"),
 }

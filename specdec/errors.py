@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-_LIKENESS = 0.6  # difflib's default
 _OUT_OF_MEMORY = "can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "bad allocation"
 
 
@@ -78,7 +77,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError | OSError) and is_said)
 
 
-def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = _LIKENESS) -> list[str]:
+def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     """Return the known names that were probably meant, ignoring case.
 
     These are the names that start with ``name`` (``temperature`` for ``temp``) or, if there are none, similar names,
@@ -88,7 +87,7 @@ def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = _L
     for each in known:
         folded.setdefault(each.casefold(), each)
     found = [each for each in folded if len(name) > 2 and each.startswith(name.casefold())][:most]
-    found = found or difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=likeness)
+    found = found or difflib.get_close_matches(name.casefold(), folded, n=most)
     return [folded[each] for each in found]
 
 

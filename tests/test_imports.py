@@ -78,7 +78,7 @@ def imported_at_once(module: str) -> set[str]:
 
 
 def test_the_statements_are_read() -> None:
-    assert {"dataclasses", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.decoding.step"]
+    assert {"torch", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.decoding.step"]
     assert "specdec.demo" in IMPORTS["specdec.cli.options"]  # within a function
     assert {f"specdec.{stage}.base" for stage in STAGES} <= IMPORTS.keys()
 
@@ -113,7 +113,7 @@ def test_the_loop_imports_no_plug_in_manager_not_even_through_others(module: str
 
 @pytest.mark.parametrize("module", LOOP)
 def test_the_loop_knows_contracts_and_no_implementation(module: str) -> None:
-    contracts = ".base", ".signals", "backends.output"
+    contracts = ".base", ".feedback", ".request", ".retained", ".signals", "backends.output"
     stages = {other for other in IMPORTS if other.count(".") == 2 and other.split(".")[1] in STAGES}
     implementations = [other for other in stages if not other.endswith(contracts)]
     assert len(implementations) >= 8

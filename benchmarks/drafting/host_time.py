@@ -37,7 +37,8 @@ from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
 from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
-from specdec.decoding.step import Batch, step
+from specdec.decoding.step import step
+from specdec.decoding.turns import Batch
 from specdec.layout import Layout
 from specdec.masks.dense import DenseCompiler
 from specdec.plugins.registry import load_plugins

@@ -29,7 +29,7 @@ from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.tables import table
-from specdec import Generator, Proposer
+from specdec import Generator, Proposer, Result
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
@@ -74,60 +74,48 @@ def measure(arguments: argparse.Namespace) -> None:
     sampling = {"temperature": arguments.temperature} if arguments.temperature else {}
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="lookahead with N=")  # that it is slow here is what is measured
+        options = {"numerics": arguments.numerics, "max_batch_size": arguments.batch}
         made = {
-            name: stack.enter_context(
-                Generator(
-                    model,
-                    tokenizer,
-                    proposer=MERGES.get(name, name),
-                    numerics=arguments.numerics,
-                    max_batch_size=arguments.batch,
-                )
-            )
+            name: stack.enter_context(Generator(model, tokenizer, proposer=MERGES.get(name, name), **options))
             for name in names
         }
         for generator in made.values():  # what is measured when it is first needed, and packed
             generator.generate([prompts[0].ids] * arguments.batch, max_new_tokens=16, seed=0, **sampling)
             generator.forget()
-        machine = facts()
+        common = {**setting, "machine": facts()}
         for index, batch in enumerate(batches(prompts, arguments.batch)):
             if index in done:
                 continue
-            texts: dict[str, list[list[int]]] = {}
-            runs = []
+            shared = {**common, "index": index, "categories": [prompt.category for prompt in batch]}
+            texts, runs = dict[str, list[list[int]]](), list[Run]()
             for name in rng.sample(names, k=len(names)):
                 began = time.perf_counter()
                 results = made[name].generate(
                     [prompt.ids for prompt in batch], max_new_tokens=arguments.max_new_tokens, seed=index, **sampling
                 )
-                seconds = time.perf_counter() - began
+                runs.append({**shared, "name": name, **figures(results, time.perf_counter() - began)})
                 texts[name] = [result.token_ids for result in results]
-                stats_of_all = [result.stats for result in results]
-                first = max(stats.seconds_to_first_token for stats in stats_of_all)
-                runs.append(
-                    {
-                        **setting,
-                        "name": name,
-                        "index": index,
-                        "categories": [prompt.category for prompt in batch],
-                        "seconds": seconds,
-                        "seconds_behind_first": seconds - first,
-                        "tokens": sum(stats.num_tokens for stats in stats_of_all),
-                        "steps": sum(stats.steps for stats in stats_of_all),
-                        "nodes": sum(stats.num_nodes for stats in stats_of_all),
-                        "phases": {
-                            phase: statistics.fmean(stats.seconds[phase] for stats in stats_of_all)
-                            for phase in stats_of_all[0].seconds
-                        },
-                        "machine": machine,
-                    }
-                )
             for run in runs:
                 pairs = zip(texts[run["name"]], texts[PLAIN], strict=True)
                 run["num_different"] = sum(own != plain for own, plain in pairs)
             with arguments.out.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(run) + "\n" for run in runs)
             print(f"{index + 1} of {len(prompts) // arguments.batch} batches", file=sys.stderr, flush=True)
+
+
+def figures(results: Sequence[Result], seconds: float) -> dict[str, Any]:
+    """Return a run's times, counts and mean seconds by phase, over the requests of a batch."""
+    stats_of_all = [result.stats for result in results]
+    return {
+        "seconds": seconds,
+        "seconds_behind_first": seconds - max(stats.seconds_to_first_token for stats in stats_of_all),
+        "tokens": sum(stats.num_tokens for stats in stats_of_all),
+        "steps": sum(stats.steps for stats in stats_of_all),
+        "nodes": sum(stats.num_nodes for stats in stats_of_all),
+        "phases": {
+            phase: statistics.fmean(stats.seconds[phase] for stats in stats_of_all) for phase in stats_of_all[0].seconds
+        },
+    }
 
 
 def _names(runs: Iterable[Run], index: int) -> set[str]:

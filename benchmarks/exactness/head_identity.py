@@ -35,7 +35,8 @@ from specdec.heads.base import HeadRunner
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Feedback, Request
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.request import Request
 from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.trained_heads.drafter import HeadDrafter
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions

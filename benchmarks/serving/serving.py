@@ -20,7 +20,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from specdec.loadtest.run import Load, run
 _GOAL = Goal(first=2.0, per_token=0.2)
 _LONGEST = 600  # words of a prompt; the model has 8,192 positions, and peers' defaults less
 _START = 300.0  # seconds
+Found = dict[str, list[dict[str, Any]]]  # summaries of rounds, by contender and load
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ def short(prompts: list[EvaluationPrompt]) -> list[EvaluationPrompt]:
     return [each for each in prompts if isinstance(each.prompt, str) and len(each.prompt.split()) <= _LONGEST]
 
 
-def main() -> None:
+def options() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="all without this")
     parser.add_argument("--head", type=Path, help="folder of a trained head, for the contenders named after it")
@@ -156,14 +158,17 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--logs", type=Path, default=Path("build"))
     parser.add_argument("--out", type=Path)
+    return parser
+
+
+def main() -> None:
+    parser = options()
     given = parser.parse_args()
     usual = [name for name in CONTENDERS if given.head or "head" not in name]
     contenders = [CONTENDERS[name] for name in given.contender or usual]
     if not given.head and any("head" in contender.server for contender in contenders):
         parser.error("a contender with a head needs --head")
-    streams = given.streams or ([] if given.rate else [1, 4, 16, 32])
-    loads = [(None, count) for count in streams] + [(rate, None) for rate in given.rate or []]
-    prompts, found = short(load_prompts(given.prompts)), dict[str, list[dict[str, Any]]]()
+    found: Found = {}
     with ExitStack() as running:
         addresses = {}
         for server in dict.fromkeys(each.server for each in contenders):
@@ -172,28 +177,38 @@ def main() -> None:
             )
             os.killpg(group, signal.SIGSTOP)
             addresses[server] = url, group
-        used = 0
-        for round_number in range(given.rounds):
-            for rate, count in loads:
-                num_requests = max(given.requests, 2 * (count or 0))
-                chosen = [prompts[(used + number) % len(prompts)] for number in range(num_requests)]
-                used += num_requests
-                order = contenders[round_number % len(contenders) :] + contenders[: round_number % len(contenders)]
-                for contender in order:
-                    load = Load(rate, count, num_requests, seed=round_number)
-                    address, most = addresses[contender.server], given.max_tokens
-                    name = "smollm2" if contender.server.startswith("specdec") else str(smollm2.checkpoint(given.dtype))
-                    summary = asyncio.run(put_load(contender, address, load, chosen, most, name))
-                    found.setdefault(f"{contender.name} {load}", []).append(summary.as_dict())
-                    print(round_number, contender.name, line(summary), flush=True)
-                    if given.out is not None:
-                        given.out.write_text(
-                            json.dumps(
-                                {"recorded": recorded(), "machine": facts(), "args": vars(given), "runs": found},
-                                default=str,
-                            )
-                        )
+        for contender, load, chosen in turns(contenders, short(load_prompts(given.prompts)), given):
+            address, most = addresses[contender.server], given.max_tokens
+            name = "smollm2" if contender.server.startswith("specdec") else str(smollm2.checkpoint(given.dtype))
+            summary = asyncio.run(put_load(contender, address, load, chosen, most, name))
+            found.setdefault(f"{contender.name} {load}", []).append(summary.as_dict())
+            print(load.seed, contender.name, line(summary), flush=True)
+            if given.out is not None:
+                whole = {"recorded": recorded(), "machine": facts(), "args": vars(given), "runs": found}
+                given.out.write_text(json.dumps(whole, default=str))
     print(facts())
+    print_medians(found)
+
+
+def turns(
+    contenders: Sequence[Contender], prompts: Sequence[EvaluationPrompt], given: argparse.Namespace
+) -> Iterator[tuple[Contender, Load, list[EvaluationPrompt]]]:
+    """Yield each round's loads, each for every contender in turn, with prompts that no earlier load used."""
+    streams = given.streams or ([] if given.rate else [1, 4, 16, 32])
+    loads = [(None, count) for count in streams] + [(rate, None) for rate in given.rate or []]
+    used = 0
+    for round_number in range(given.rounds):
+        first = round_number % len(contenders)
+        for rate, count in loads:
+            num_requests = max(given.requests, 2 * (count or 0))
+            chosen = [prompts[(used + number) % len(prompts)] for number in range(num_requests)]
+            used += num_requests
+            for contender in (*contenders[first:], *contenders[:first]):
+                yield contender, Load(rate, count, num_requests, seed=round_number), chosen
+
+
+def print_medians(found: Found) -> None:
+    """Print each contender's speed and median times to the first token, by load."""
     for name, summaries in found.items():
         rates = [each["tokens_per_second"] for each in summaries]
         firsts = [each["first"]["p50"] for each in summaries if each["first"]]

@@ -13,51 +13,61 @@ import argparse
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
 from benchmarks.prompts import add_prompt_options, encoded_prompts
 from specdec import Generator
+from specdec.decoding.stats import Stats
 
-PLAIN = "autoregressive"
+DEFAULT, PLAIN = "default settings", "autoregressive"
+OPTIONS: dict[str, dict[str, Any]] = {DEFAULT: {}, PLAIN: {"proposer": PLAIN}}
 
 
 def measure(model: Any, tokenizer: Any, prompts: list[list[int]], batch: int, arguments: argparse.Namespace) -> str:
-    made: dict[str, dict[str, Any]] = {"default settings": {}, PLAIN: {"proposer": PLAIN}}
+    """Decode all prompts with default settings and with plain decoding, in a random order; return a table's row."""
     common = {"numerics": arguments.numerics, "max_batch_size": batch, "weights": arguments.weights}
     sampling = {"max_new_tokens": arguments.max_new_tokens, "temperature": arguments.temperature, "seed": 0}
     plain = Generator(model, tokenizer, proposer=PLAIN, **common)
     batches = [prompts[start : start + batch] for start in range(0, len(prompts), batch)]
-    rng, seconds = random.Random(0), {name: [[0.0] * len(batches) for _ in range(arguments.repeats)] for name in made}
-    tokens = steps = nodes = 0
+    seconds = {name: [[0.0] * len(batches) for _ in range(arguments.repeats)] for name in OPTIONS}
+    rng, stats = random.Random(0), list[Stats]()
     generators: dict[str, Generator] = {}
     for repeat in range(-1, arguments.repeats):
         for index, chosen in enumerate(batches):
-            for name in rng.sample(list(made), k=len(made)):
+            for name in rng.sample(list(OPTIONS), k=len(OPTIONS)):
                 if name not in generators or not index or not arguments.lasting:
-                    generators[name] = Generator(model, tokenizer, **made[name], **common)
+                    generators[name] = Generator(model, tokenizer, **OPTIONS[name], **common)
                 began = time.perf_counter()
                 results = generators[name].generate(chosen, **sampling)
                 if repeat < 0:  # a warm-up
                     continue
                 seconds[name][repeat][index] = time.perf_counter() - began
                 if name != PLAIN:
-                    tokens += sum(result.stats.num_tokens for result in results)
-                    steps += sum(result.stats.steps for result in results)
-                    nodes += sum(result.stats.num_nodes for result in results)
-    whole = [sum(base) / sum(own) for base, own in zip(seconds[PLAIN], seconds["default settings"], strict=True)]
-    each = [
-        statistics.median(
-            seconds[PLAIN][repeat][index] / seconds["default settings"][repeat][index] for repeat in range(len(whole))
-        )
-        for index in range(len(batches))
-    ]
+                    stats += [result.stats for result in results]
     decodes = f"{arguments.dtype}, {plain.numerics.mode}, {plain.weights.kernel or 'stock'}"
-    return (
-        f"| {decodes} | {batch} | {nodes / steps:.1f} | {tokens / steps:.2f} "
-        f"| {statistics.median(whole):.3f} [{min(whole):.3f}, {max(whole):.3f}] | {min(each):.3f} |"
-    )
+    return f"| {decodes} | {batch} | {per_step(stats)} | {speed_ups(seconds[PLAIN], seconds[DEFAULT])} |"
+
+
+def per_step(stats: Sequence[Stats]) -> str:
+    """Return the cells of nodes and tokens per step."""
+    steps = sum(each.steps for each in stats)
+    nodes, tokens = sum(each.num_nodes for each in stats), sum(each.num_tokens for each in stats)
+    return f"{nodes / steps:.1f} | {tokens / steps:.2f}"
+
+
+def speed_ups(plain: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> str:
+    """Return the cells of the speed-up over all batches, and of the batch with the smallest.
+
+    Args:
+        plain, own: the seconds of each batch, by repeat.
+    """
+    whole = [sum(base) / sum(fast) for base, fast in zip(plain, own, strict=True)]
+    by_repeat = [[a / b for a, b in zip(base, fast, strict=True)] for base, fast in zip(plain, own, strict=True)]
+    least = min(statistics.median(of_batch) for of_batch in zip(*by_repeat, strict=True))
+    return f"{statistics.median(whole):.3f} [{min(whole):.3f}, {max(whole):.3f}] | {least:.3f}"
 
 
 def main() -> None:

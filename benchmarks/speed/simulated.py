@@ -33,7 +33,8 @@ from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Engine, Host
+from specdec.strategies.base import Engine
+from specdec.strategies.host import Host
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine

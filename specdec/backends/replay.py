@@ -8,7 +8,8 @@ import torch
 from torch.nn.modules import module as modules_of_torch
 
 from specdec.backends.cache import RaggedLayer
-from specdec.backends.recording import Inputs, Outputs, Program, Recording, is_telling, joined, record
+from specdec.backends.recorded_program import Program, is_telling, joined
+from specdec.backends.recording import Inputs, Outputs, Recording, record
 from specdec.errors import in_one_line
 from specdec.models.structure import are_same, facts_of
 from specdec.weights.layers import is_quantised

@@ -24,7 +24,8 @@ _INDENT = 4
 
 def plugins(as_json: AsJson = False) -> None:
     """List the installed plug-ins, with their options and defaults."""
-    from specdec.plugins.registry import fields_of, load_plugins
+    from specdec.plugins.options import fields_of
+    from specdec.plugins.registry import load_plugins
 
     registry = load_plugins()
     console = Console(highlight=False, markup=False)

@@ -96,7 +96,7 @@ def _print(tuning: "Tuning", tokenizer: Any) -> None:
 
 def _values(given: str) -> tuple[str, list[Any]]:
     """Parse ``NAME=VALUE,VALUE,…``; values are read like a strategy's options."""
-    from specdec.plugins.registry import read_value
+    from specdec.plugins.options import read_value
 
     name, equals, values = given.partition("=")
     if not equals or not name or not values:

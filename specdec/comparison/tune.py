@@ -5,10 +5,8 @@ for each setting. Seconds per step follow from the number of nodes by c(T), whic
 with the fastest predicted speed, the finalists, are compared in full.
 """
 
-import itertools
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ from typing import Any, Unpack
 from specdec.comparison.options import ComparisonKeywords, ComparisonOptions
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
+from specdec.comparison.search_space import SearchSpace
 from specdec.comparison.session import ComparisonSession, open_by_name
 from specdec.comparison.statistics import FEWEST_PROMPTS, Ratio
+from specdec.comparison.trial import Trial
 from specdec.costs import Costs
-from specdec.errors import RequestError, SpecdecError
-from specdec.plugins.registry import load_plugins
-from specdec.strategies.base import Proposer
+from specdec.errors import RequestError
 
 _SCREENING, _AGAIN, _END = 0.4, 0.55, 0.98  # shares of the time: ends of both screenings, and the last start of a run
 _MOST_SCREENED = 60  # settings to fit into the time
@@ -31,46 +29,6 @@ _MOST_FINALISTS = 5
 _SAMPLE_PROMPTS = 4
 _LEAST_SAMPLE_TOKENS = 24
 _MOST_REPEATS = 5
-_NUM_SPREAD = 5  # settings screened at random before the search follows the fastest
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A screened setting: totals of tokens, steps, nodes and seconds outside of the model."""
-
-    strategy: str
-    num_tokens: int
-    num_steps: int
-    num_nodes: int
-    host_seconds: float
-
-    def plus(self, other: "Trial") -> "Trial":
-        """The sums of two screenings."""
-        return Trial(
-            self.strategy,
-            self.num_tokens + other.num_tokens,
-            self.num_steps + other.num_steps,
-            self.num_nodes + other.num_nodes,
-            self.host_seconds + other.host_seconds,
-        )
-
-    @property
-    def tokens_per_step(self) -> float:
-        """tau, as measured."""
-        return self.num_tokens / self.num_steps
-
-    @property
-    def nodes_per_step(self) -> float:
-        """The mean number of nodes, as measured."""
-        return self.num_nodes / self.num_steps
-
-    def seconds_per_step(self, costs: Costs) -> float:
-        """The predicted time of a step: c(T) at the mean number of nodes, plus the host's work."""
-        return costs.at(self.nodes_per_step) + self.host_seconds / self.num_steps
-
-    def tokens_per_second(self, costs: Costs) -> float:
-        """The predicted speed."""
-        return self.tokens_per_step / self.seconds_per_step(costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +61,7 @@ def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minut
     """
     if not 0 < minutes < math.inf:
         raise RequestError(f"minutes={minutes!r}: it must be positive and finite")
-    return _Space(strategy, space or {}).first
+    return SearchSpace(strategy, space or {}).first
 
 
 class Tuner:
@@ -133,7 +91,7 @@ class Tuner:
     ) -> None:
         setting = check_search(strategy, space, minutes)
         self._seconds = 60 * minutes
-        self._space = _Space(strategy, space or {})
+        self._space = SearchSpace(strategy, space or {})
         if isinstance(model, str | os.PathLike):
             model, tokenizer = open_by_name(model, tokenizer, {strategy: setting}, ComparisonOptions.make(options))
         self._session = ComparisonSession(model, {}, prompts, tokenizer=tokenizer, **options)
@@ -217,87 +175,3 @@ class _Screening:
         if self._on_trial is not None:
             self._on_trial(trial)
         return trial
-
-
-class _Space:
-    """The settings of a strategy to search."""
-
-    def __init__(self, strategy: str, space: Mapping[str, Sequence[Any]]) -> None:
-        self._registry = load_plugins()
-        self._name, _, self._fixed = strategy.partition(":")
-        fixed, tunable = self._fixed_options(strategy)
-        for name, values in space.items():
-            if not values or name in fixed:
-                raise RequestError(f"option {name}: give at least one value, and leave it out of {strategy!r}")
-        tried = {name: values for name, values in {**tunable, **space}.items() if name not in fixed}
-        if not tried:
-            if fixed:
-                raise RequestError(f"{strategy!r} fixes all options that tune would vary: leave one out")
-            raise RequestError(f"{strategy} declares no values to tune: pass one of its options with values")
-        self._places = self._settings(tried)
-        self.num_settings = len(self._places)
-        self.num_refused = 0
-        self.first = self._first()
-
-    def _fixed_options(self, strategy: str) -> tuple[set[str], Mapping[str, Sequence[Any]]]:
-        cls = self._registry.find("proposers", self._name.strip())
-        assert issubclass(cls, Proposer), "it was registered as one"
-        if not self._fixed:
-            return set(), cls.tunable
-        proposer: Proposer = self._registry.make("proposers", strategy)
-        return proposer.model_fields_set, cls.tunable
-
-    def _first(self) -> str:
-        """The first setting that the strategy accepts; raises its refusal if it accepts none."""
-        refusal: SpecdecError | None = None
-        for setting in self._places:
-            try:
-                self._registry.make("proposers", setting)
-                return setting
-            except SpecdecError as error:
-                refusal = error
-        assert refusal is not None, "there is at least one setting"
-        raise refusal
-
-    def _settings(self, tried: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
-        """Each setting as ``proposer=`` takes it, with the index of each option's value."""
-        given = [self._fixed] if self._fixed else []
-        options = [[f"{name}={_text(value)}" for value in values] for name, values in tried.items()]
-        settings = {}
-        for places in itertools.product(*(range(len(texts)) for texts in options)):
-            chosen = [texts[place] for texts, place in zip(options, places, strict=True)]
-            settings[f"{self._name}:{','.join([*given, *chosen])}"] = places
-        return settings
-
-    def search(self, screen: Callable[[str], Trial], costs: Costs, deadline: float) -> list[Trial]:
-        """Screen settings until the deadline, or until all are screened.
-
-        The first few are random, with a fixed seed. Each next one is the nearest to the fastest so far, since
-        neighbours are about equally fast. Settings that the strategy refuses are skipped.
-        """
-        untried = list(self._places)
-        random.Random(0).shuffle(untried)
-        found: list[Trial] = []
-        refusals: list[SpecdecError] = []
-        while untried and (not found or time.perf_counter() <= deadline):
-            setting = untried[0]
-            if found and len(found) + len(refusals) >= _NUM_SPREAD:
-                fastest = max(found, key=lambda trial: trial.tokens_per_second(costs)).strategy
-                setting = min(untried, key=lambda other: self._distance(other, fastest))
-            untried.remove(setting)
-            try:
-                found.append(screen(setting))
-            except SpecdecError as refusal:
-                refusals.append(refusal)
-        self.num_refused = len(refusals)
-        if not found:
-            raise refusals[0]
-        return found
-
-    def _distance(self, one: str, other: str) -> int:
-        """The sum of differences between the settings' value indices."""
-        return sum(abs(a - b) for a, b in zip(self._places[one], self._places[other], strict=True))
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -204,23 +204,31 @@ def _needs(place: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -
     needed = [f"{place}/allOf/{index}" for index in range(len(schema.get("allOf", ())))]
     if "$ref" in schema:
         needed.append(_target(place, schema["$ref"], schemas, anchors))
-    types = schema.get("type")
-    only = types if isinstance(types, str) else types[0] if types and len(types) == 1 else None
-    if only == "object":
-        known = schema.get("properties", {})
-        needed += [f"{place}/properties/{_escaped(name)}" for name in schema.get("required", ()) if name in known]
-        needed += [f"{place}/additionalProperties" for name in schema.get("required", ()) if name not in known]
-    elif only == "array":
-        num_first = len(schema.get("prefixItems", ()))
-        least = schema.get("minItems", 0)
-        needed += [f"{place}/prefixItems/{index}" for index in range(min(least, num_first))]
-        needed += [f"{place}/items"] if least > num_first else []
+    needed += _required_parts(place, schema)
     choices = [
         [f"{place}/{keyword}/{index}" for index in range(len(schema[keyword]))]
         for keyword in ("anyOf", "oneOf")
         if keyword in schema
     ]
     return [[each] for each in needed if each in schemas] + choices
+
+
+def _required_parts(place: str, schema: Mapping[str, Any]) -> list[str]:
+    """The places of the properties or items that each valid value has; none unless it has to be an object or array."""
+    types = schema.get("type")
+    only = types if isinstance(types, str) else types[0] if types and len(types) == 1 else None
+    if only == "object":
+        known = schema.get("properties", {})
+        return [
+            f"{place}/properties/{_escaped(name)}" if name in known else f"{place}/additionalProperties"
+            for name in schema.get("required", ())
+        ]
+    if only == "array":
+        num_first = len(schema.get("prefixItems", ()))
+        least = schema.get("minItems", 0)
+        parts = [f"{place}/prefixItems/{index}" for index in range(min(least, num_first))]
+        return [*parts, f"{place}/items"] if least > num_first else parts
+    return []
 
 
 def _target(place: str, reference: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from specdec.decoding.plan import Strategy
 from specdec.decoding.prefix_cache import Prefixes
 from specdec.decoding.retention import Retention
 from specdec.errors import plural
-from specdec.strategies.base import Retained
+from specdec.strategies.retained import Retained
 from specdec.target import CacheRow, Target
 
 _MOST_PARKED = 16  # rows: a pass also covers the rows between its own

@@ -6,7 +6,8 @@ from specdec.decoding.contexts import Contexts
 from specdec.decoding.failures import blame_backend, blame_proposer
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.retention import Retention
-from specdec.strategies.base import Retained, started
+from specdec.strategies.base import started
+from specdec.strategies.retained import Retained
 from specdec.target import Target
 
 

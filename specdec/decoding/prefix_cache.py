@@ -19,7 +19,7 @@ from specdec.backends.base import Held
 from specdec.decoding.plan import Strategy
 from specdec.decoding.retention import Retention
 from specdec.errors import in_one_line
-from specdec.strategies.base import Retained
+from specdec.strategies.retained import Retained
 from specdec.target import CacheRow, Target
 
 _BLOCK = 32  # tokens: a request recomputes less than a block of what it shares

@@ -17,7 +17,9 @@ from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-from specdec.strategies.base import Drafter, Request, Retained
+from specdec.strategies.base import Drafter
+from specdec.strategies.request import Request
+from specdec.strategies.retained import Retained
 from specdec.target import CacheRow
 from specdec.verifiers.base import Verdict
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdec.decoding.plan import Strategy
-from specdec.strategies.base import Retained
+from specdec.strategies.retained import Retained
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from specdec.decoding.contexts import Contexts
 from specdec.decoding.lifecycle import begin, leave, retention_of
 from specdec.decoding.prefill import next_chunk
 from specdec.decoding.request_state import RequestState
-from specdec.decoding.step import Batch, step
+from specdec.decoding.step import step
+from specdec.decoding.turns import Batch
 from specdec.errors import RequestError
 from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.target import Target

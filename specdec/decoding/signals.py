@@ -6,7 +6,7 @@ from functools import partial
 from specdec.decoding.plan import RequestPlan
 from specdec.decoding.request_state import RequestState
 from specdec.sampling.distributions import NodeDistributions
-from specdec.strategies.base import Feedback
+from specdec.strategies.feedback import Feedback
 from specdec.strategies.signals import Answers, Hidden, HiddenAnswers, Nodes, Signal, TopK, TopLogits, What
 from specdec.tree import ROOT, DraftTree, Role
 from specdec.verifiers.base import Verdict

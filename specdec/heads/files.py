@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError
 
@@ -48,6 +48,23 @@ def read_config(folder: Path, remedy: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder} has no readable config.json ({error}): {remedy}") from error
     return settings
+
+
+def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> None:
+    """Write a head's tensors, numbers with a fraction in bfloat16, and its configuration.
+
+    Args:
+        folder: created if it doesn't exist.
+        tensors: by the names in the file.
+        settings: of ``config.json``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {
+        name: tensor.detach().cpu().to(torch.bfloat16 if tensor.is_floating_point() else tensor.dtype).contiguous()
+        for name, tensor in tensors.items()
+    }
+    save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str, torch.Tensor]:

@@ -4,13 +4,11 @@ Read are the official layout, SpecForge's and ``speculators``', as safetensors o
 P-EAGLE heads are read in ``speculators``' layout.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from specdec.errors import ModelError
 from specdec.heads.config import Eagle3Config, PEagleConfig
@@ -24,6 +22,7 @@ from specdec.heads.files import (
     load_tensors,
     read_config,
     read_tensors,
+    write_folder,
 )
 from specdec.heads.p_eagle import PEagleHead
 
@@ -97,18 +96,13 @@ def write_head(
         with_output: False leaves out the output matrix and the map of the vocabulary, for a head with the target's own
             output matrix over the full vocabulary; readers then share the target's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    state = head.state_dict()
+    tensors = head.state_dict()
     if head.owns_embeddings:
-        state["embed_tokens.weight"] = head.embeddings
-    tensors = {
-        name: tensor.detach().cpu().to(torch.bfloat16 if tensor.is_floating_point() else tensor.dtype).contiguous()
-        for name, tensor in state.items()
-        if with_output or name not in ("lm_head.weight", "d2t", "t2d")
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    settings = json.dumps(_written_config(head.config, num_layers) | (special_tokens or {}), indent=2)
-    (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
+        tensors["embed_tokens.weight"] = head.embeddings
+    if not with_output:
+        for name in ("lm_head.weight", "d2t", "t2d"):
+            del tensors[name]
+    write_folder(folder, tensors, _written_config(head.config, num_layers) | (special_tokens or {}))
 
 
 def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:

@@ -11,17 +11,15 @@ Without output matrices, all heads share the target's. Heads and blocks are coun
 configurations say two heads where there are five, and nothing else is needed from them.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from specdec.errors import ModelError
-from specdec.heads.files import TargetWeights, check_target, first_of, read_tensors
+from specdec.heads.files import TargetWeights, check_target, first_of, read_tensors, write_folder
 from specdec.heads.medusa import MedusaWeights, ResBlock
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
@@ -92,7 +90,6 @@ def write_medusa_heads(weights: MedusaWeights, folder: Path, vocab_size: int) ->
         folder: created if it doesn't exist.
         vocab_size: size of the target's vocabulary.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = dict[str, torch.Tensor]()
     for head, blocks in enumerate(weights.blocks):
         for number, block in enumerate(blocks):
@@ -102,11 +99,9 @@ def write_medusa_heads(weights: MedusaWeights, folder: Path, vocab_size: int) ->
     is_shared = len(weights.outputs) == 1
     for head, output in enumerate(weights.outputs):
         tensors["lm_head.weight" if is_shared else f"lm_heads.{head}.weight"] = output
-    written = {name: tensor.detach().cpu().to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
     size, hidden = weights.outputs[0].shape
     if size < vocab_size:
-        written["token_map"] = weights.target_ids.cpu()
-    save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
+        tensors["token_map"] = weights.target_ids
     settings = {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
@@ -119,7 +114,7 @@ def write_medusa_heads(weights: MedusaWeights, folder: Path, vocab_size: int) ->
         "original_lm_head": is_shared,
         "torch_dtype": "bfloat16",
     }
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_folder(folder, tensors, settings)
 
 
 def _parts_of(tensors: Tensors) -> _Parts:

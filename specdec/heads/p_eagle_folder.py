@@ -1,12 +1,9 @@
 """Folders of P-EAGLE heads, written in ``speculators``' layout; ``folder.py`` reads them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-
+from specdec.heads.files import write_folder
 from specdec.heads.p_eagle import PEagleHead
 
 
@@ -19,20 +16,11 @@ def write_p_eagle_head(head: PEagleHead, folder: Path, num_layers: int, target: 
         num_layers: number of the target's layers.
         target: the target's name.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     state = head.state_dict()
     if head.owns_embeddings:
         state["embed_tokens.weight"] = head.embeddings
-    tensors = {
-        name.replace("midlayer.", "layers.0.", 1): tensor.detach()
-        .cpu()
-        .to(torch.bfloat16 if tensor.is_floating_point() else tensor.dtype)
-        .contiguous()
-        for name, tensor in state.items()
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    settings = json.dumps(_config(head, num_layers, target), indent=2)
-    (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
+    tensors = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in state.items()}
+    write_folder(folder, tensors, _config(head, num_layers, target))
 
 
 def _config(head: PEagleHead, num_layers: int, target: str) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from pydantic import Field
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from specdec.errors import PluginError, RequestError
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request
+from specdec.strategies.base import Drafter, Engine, Proposer
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.host import Host
+from specdec.strategies.request import Request
 from specdec.tree import ROOT, Budget, DraftTree
 
 

@@ -1,45 +1,32 @@
 """Plug-ins: discovery through the entry-point group ``specdec``, checks at registration, and ``"name:key=value"``."""
 
-import inspect
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pluggy
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.constraints.base import Constraint
 from specdec.errors import PluginError, in_one_line, nearest
-from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
-from specdec.settings import describe
+from specdec.plugins.contracts import CONTRACTS, fault_of
+from specdec.plugins.options import configured
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
-Configured = TypeVar("Configured", bound=BaseModel)
 _NAME = re.compile(r"[\w.-]+")  # names allowed before the colon in "name:key=value"
 # Plug-ins in this repository, by kind and name, with the command that installs them from a copy of it.
 _INSTALLED_BY = {
     ("backends", "openvino"): "pip install ./plugins/specdec-openvino",
     ("proposers", "successor"): "pip install ./plugins/specdec-example",
 }
-KINDS: dict[str, type] = {
-    "proposers": Proposer,
-    "verifiers": Verifier,
-    "masks": MaskCompiler,
-    "backends": Backend,
-    "kernels": Kernel,
-    "constraints": Constraint,
-}
+# Names in other engines that are unlike the names here.
+_ELSEWHERE = {("proposers", "ngram"): "prompt_lookup"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +90,7 @@ class Registry:
         if not manager.get_hookcallers(module):
             raise PluginError(f"plug-in {distribution} offers nothing: mark its functions with @specdec.hookimpl")
         self._plugins += [
-            plugin for kind in KINDS if kind != "backends" for plugin in self._offered(manager, kind, distribution)
+            plugin for kind in CONTRACTS if kind != "backends" for plugin in self._offered(manager, kind, distribution)
         ]
         self._unasked.append((manager, distribution))
 
@@ -128,7 +115,7 @@ class Registry:
         where = f"plug-in {plugin.distribution}, hook specdec_{plugin.kind}, name {plugin.name!r}"
         if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
             raise PluginError(f"{where}: a name is a string of letters, digits, '_', '-' and '.'")
-        if fault := _fault_of(plugin.cls, plugin.kind):
+        if fault := fault_of(plugin.cls, plugin.kind):
             raise PluginError(f"{where}: {fault}")
         if plugin.full_name in [other.full_name for other in self._plugins if other.kind == plugin.kind]:
             raise PluginError(f"{where}: another entry point of {plugin.distribution} offers it: rename one")
@@ -159,12 +146,16 @@ class Registry:
             return found.cls
         if several := [plugin.full_name for plugin in plugins if plugin.name == name]:
             raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: use {' or '.join(several)}")
+        raise PluginError(self._unknown(kind, name, names))
+
+    def _unknown(self, kind: str, name: str, names: Collection[str]) -> str:
+        """Return the message about an unknown name: what was probably meant, and the names of its kind."""
         known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
-        near = nearest(name, known, likeness=0.8) or nearest(name, known, most=3, likeness=0.4)
+        near = nearest(_ELSEWHERE.get((kind, name), name), known, most=3)
         hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
         hint += "".join(self._how_to_install(kind, each) for each in near if each not in names)
         hint += "".join(f"there is a {other} of that name; " for other in self._kinds_of(name))
-        raise PluginError(f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{self.faults()}")
+        return f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{self.faults()}"
 
     def _how_to_install(self, kind: str, name: str) -> str:
         command = _INSTALLED_BY[kind, name]
@@ -188,20 +179,21 @@ class Registry:
         Raises:
             PluginError: for an unknown name, an option that fails the plug-in's own validation, or another type.
         """
-        if isinstance(given, KINDS[kind]):
+        contract = CONTRACTS[kind]
+        if isinstance(given, contract):
             return given
-        if isinstance(given, type) and issubclass(given, KINDS[kind]):
+        if isinstance(given, type) and issubclass(given, contract):
             name = given.__name__
             raise PluginError(f"{kind[:-1]}={name} is a class, not an object; call it: {name}()")
         if not isinstance(given, str):
             example = self.of_kind(kind)[0].name
-            raise PluginError(f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as {example!r}")
+            raise PluginError(f"{kind[:-1]}={given!r}: give a {contract.__name__} or a string such as {example!r}")
         parts = self._parts(given) if kind == "proposers" else [given]
         if len(parts) > 1:
             return MergedProposer([source for part in parts for source in _sources(self.make(kind, part))])
         cls = self.find(kind, given.partition(":")[0].strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
-        return _configured(cls, kind, given)
+        return configured(cls, kind, given)
 
     def kernels(self) -> dict[str, Kernel]:
         """The installed kernels by name."""
@@ -215,7 +207,7 @@ class Registry:
         """
         cls = self.find("backends", given.partition(":")[0].strip())
         assert issubclass(cls, Backend), "checked when it registered"
-        return cls, _configured(cls.Options, "backends", given)
+        return cls, configured(cls.Options, "backends", given)
 
     def _parts(self, given: str) -> list[str]:
         """Split a string of proposers joined by ``+``; a part that isn't a name belongs to an option's value."""
@@ -228,22 +220,6 @@ class Registry:
             else:
                 parts[-1] += f"+{part}"
         return parts
-
-
-def _configured(cls: type[Configured], kind: str, given: str) -> Configured:
-    """Return a configuration object with the options of a string ``"name:key=value,…"``."""
-    name, _, options = given.partition(":")
-    values = dict(_options(options, given))
-    try:
-        return cls.model_validate({key: read_value(value) for key, value in values.items()})
-    except ValidationError as error:
-        with suppress(ValidationError):  # a text option may look like a number
-            return cls.model_validate_strings(values)
-        missing = [option for option, field in cls.model_fields.items() if field.is_required() and option not in values]
-        if missing:  # other faults are reported once it is given
-            what = cls.model_fields[missing[0]].description or "an option without a default"
-            raise PluginError(f"{kind[:-1]} {name!r} needs {missing[0]} ({what}): give {name}:{missing[0]}=…") from None
-        raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
 
 
 def _sources(proposer: Proposer) -> Sequence[Proposer]:
@@ -268,48 +244,8 @@ def load_plugins() -> Registry:
     return registry
 
 
-def fields_of(cls: type) -> Mapping[str, FieldInfo]:
-    """Return the options of a plug-in's class by name."""
-    configuration = cls.Options if issubclass(cls, Backend) else cls
-    return configuration.model_fields if issubclass(configuration, BaseModel) else {}
-
-
-def options_of(cls: type) -> dict[str, object]:
-    """Return the options of a plug-in's class with their defaults."""
-    return {name: field.get_default(call_default_factory=True) for name, field in fields_of(cls).items()}
-
-
 def _distribution(entry_point: EntryPoint) -> str:
     return entry_point.dist.name if entry_point.dist is not None else entry_point.value
-
-
-def _fault_of(cls: object, kind: str) -> str:
-    """Return how a class breaks the contract of its kind, or ""."""
-    contract = KINDS[kind]
-    if not (isinstance(cls, type) and issubclass(cls, contract)):
-        return f"{cls!r} is not a subclass of specdec's {contract.__name__}"
-    if inspect.isabstract(cls):
-        return f"{cls.__name__} doesn't define {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}"
-    if issubclass(cls, Proposer) and (cls.start, cls.bind) == (Proposer.start, Proposer.bind):
-        return f"{cls.__name__} doesn't define start, or bind for an engine of its own"
-    promises = ("lossless", "reads_q") if kind == "verifiers" else ()
-    for promise in promises:
-        if not isinstance(getattr(cls, promise, None), bool):
-            return f"{cls.__name__} must say whether it is {promise}: True or False"
-    if issubclass(cls, Backend) and not _takes_options(cls):
-        return (
-            f"{cls.__name__}.load must take a model, a compiler and options, and Options be a subclass of specdec's "
-            "BackendOptions (specdec/backends/base.py)"
-        )
-    return ""
-
-
-def _takes_options(backend: type[Backend]) -> bool:
-    try:
-        inspect.signature(backend.load).bind(None, None, None)
-    except TypeError:
-        return False
-    return isinstance(backend.Options, type) and issubclass(backend.Options, BackendOptions)
 
 
 def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, type]]:
@@ -318,24 +254,3 @@ def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, ty
             f"plug-in {distribution}, hook specdec_{kind}: it returned {offered!r}, not a mapping of name to class"
         )
     yield from offered.items()
-
-
-def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of ``"N=5,pool=true"``."""
-    seen = set[str]()
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or not key:
-            raise PluginError(f"{given!r}: {pair!r} is not of the form key=value (example: lookahead:N=5,W=15,G=15)")
-        if key in seen:
-            raise PluginError(f"{given!r}: {key} is given twice")
-        seen.add(key)
-        yield key, value
-
-
-def read_value(value: str) -> object:
-    """Return the value of a JSON text (or Python's True, False and None); any other text unchanged."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-    except json.JSONDecodeError:
-        return value

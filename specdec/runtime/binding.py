@@ -28,7 +28,8 @@ from specdec.runtime.backend_choice import backend_for
 from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
 from specdec.runtime.lease import WeightsLease
 from specdec.runtime.strategies import Strategies
-from specdec.strategies.base import Host, Proposer
+from specdec.strategies.base import Proposer
+from specdec.strategies.host import Host
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from specdec.decoding.plan import Strategy, layers_of
 from specdec.errors import PluginError, SpecdecError, close_all, failure
-from specdec.strategies.base import Engine, Host, Proposer
+from specdec.strategies.base import Engine, Proposer
+from specdec.strategies.host import Host
 from specdec.strategies.signals import Hidden, Nodes, Signal, TopK, TopLogits, What
 from specdec.target import Target
 from specdec.verifiers.base import Verifier

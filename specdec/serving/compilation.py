@@ -21,7 +21,7 @@ from specdec.constraints.matcher import (
 from specdec.constraints.path_state import PathState
 from specdec.constraints.refusals import refused_part
 from specdec.errors import RequestError
-from specdec.serving.answer_plans import AnswerPlan
+from specdec.serving.answer_constraints import AnswerPlan
 from specdec.serving.errors import ApiError, busy
 from specdec.serving.lenient_schema import enforceable, start_by
 from specdec.serving.structured_outputs import refusal

@@ -11,7 +11,7 @@ from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
-from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, RequestedAnswer
+from specdec.serving.answer_constraints import AnswerPlan, AnswerPlanner, RequestedAnswer
 from specdec.serving.body_checks import check_chat, check_without_stream
 from specdec.serving.chat_template import is_continuation, template_field, template_options
 from specdec.serving.echo import Echo

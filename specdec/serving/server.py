@@ -17,19 +17,19 @@ from specdec.constraints.compiled import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
 from specdec.serving.admission import Admission, Place
-from specdec.serving.answer_plans import AnswerPlan
-from specdec.serving.answers import Piece
+from specdec.serving.answer_constraints import AnswerPlan
 from specdec.serving.body_parsing import check_content_type, parse
+from specdec.serving.body_threads import BodyThreads
 from specdec.serving.compilation import ConstraintCompiler
 from specdec.serving.engine import Engine
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream, Json, while_connected
 from specdec.serving.jobs import Job, Progress
-from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.options import ServerOptions
+from specdec.serving.parsed_answer import Piece
 from specdec.serving.requests import Call, RequestParser
-from specdec.serving.responses import ChatResponse, CompletionResponse, ResponseBuilder
+from specdec.serving.response_bodies import ChatResponse, CompletionResponse, ResponseBuilder
 from specdec.serving.responses_api.as_chat import parse_responses, renamed
 from specdec.serving.responses_api.response import ResponsesResponse
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling, StreamOptions
@@ -47,7 +47,7 @@ class Endpoint(Generic[Body]):
 
     Attributes:
         parse: the body's content to a checked object.
-        make: the body to a call, by a parser of its lane.
+        make: the body to a call, by the parser of its thread.
         builder: the class of the response, or what makes it, for a body.
     """
 
@@ -98,7 +98,7 @@ class Server:
             )
             for _ in range(2)
         )
-        self._parser, self._lanes = small, Lanes(small, large)
+        self._parser, self._threads = small, BodyThreads(small, large)
         self._has_chat_template = bool(getattr(generator.tokenizer, "chat_template", None))
         self._fingerprint = f"specdec-{specdec.__version__}-{generator.numerics.mode}"
         self._created = int(time.time())
@@ -113,7 +113,7 @@ class Server:
             yield
         finally:
             self.engine.stop()
-            self._lanes.close()
+            self._threads.close()
             self._compiler.close()
 
     async def chat(self, request: Request) -> Response:
@@ -179,11 +179,12 @@ class Server:
         """
         check_content_type(request.headers.get("content-type"), request.headers.get("content-encoding"))
         content = await request.body()
-        body = await while_connected(request.receive, self._lanes.run(len(content), lambda _: endpoint.parse(content)))
+        parsing = self._threads.run(len(content), lambda _: endpoint.parse(content))
+        body = await while_connected(request.receive, parsing)
         self._parser.check(body)
         place = self.admission.enter(body.num_texts)
         try:
-            encoding = self._lanes.run(len(content), lambda parser: endpoint.make(parser, body))
+            encoding = self._threads.run(len(content), lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
             if call.plan.constraint is not None:
                 constraint = await self._compiled(call.plan, request)

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 from specdec.errors import PluginError, SpecdecError
-from specdec.plugins.registry import Registry, options_of, read_value
+from specdec.plugins.options import options_of, read_value
+from specdec.plugins.registry import Registry
 from specdec.serving.errors import ApiError
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier

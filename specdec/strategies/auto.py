@@ -12,8 +12,9 @@ from pydantic import Field
 
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.heads.made_here import head_of, strategy_of
-from specdec.strategies.base import Engine, Host, Proposer
+from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.host import Host
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer

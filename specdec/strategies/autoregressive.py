@@ -1,6 +1,7 @@
 """Plain decoding by the same loop: the baseline that every strategy is compared with."""
 
-from specdec.strategies.base import Drafter, Proposer, Request
+from specdec.strategies.base import Drafter, Proposer
+from specdec.strategies.request import Request
 from specdec.tree import Budget, DraftTree
 
 

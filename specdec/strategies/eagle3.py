@@ -15,7 +15,8 @@ from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_head
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
-from specdec.strategies.base import Engine, Host, Proposer, Tunable
+from specdec.strategies.base import Engine, Proposer, Tunable
+from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.drawn import DrawingEngine
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.strategies.trained_heads.target import check_ids, head_folder, notes_on_target, shared_weights

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Proposer, Request, Tunable
+from specdec.strategies.base import Drafter, Proposer, Tunable
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 

@@ -19,8 +19,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Tunable
+from specdec.strategies.base import Drafter, Engine, Proposer, Tunable
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.host import Host
 from specdec.strategies.ngram_pool import NgramPool
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from specdec.heads.mtp_checkpoint import read_mtp
 from specdec.heads.mtp_runner import MtpRunner
-from specdec.strategies.base import Engine, Host, Proposer, Tunable
+from specdec.strategies.base import Engine, Proposer, Tunable
+from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.strategies.trained_heads.target import notes_on_target, shared_weights
 

@@ -17,8 +17,9 @@ from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import PairHead
-from specdec.strategies.base import Engine, Host
+from specdec.strategies.base import Engine
 from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise
 from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions

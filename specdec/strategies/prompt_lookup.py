@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specdec.strategies.base import Drafter, Proposer, Request, Tunable
+from specdec.strategies.base import Drafter, Proposer, Tunable
 from specdec.strategies.prompt_index import PromptIndex
+from specdec.strategies.request import Request
 from specdec.tree import ROOT, Budget, DraftTree
 
 # Enough to find distinct continuations; bounds a step's work, whatever the length of the text.

@@ -11,7 +11,10 @@ from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
 from specdec.sampling.randomness import Randomness, RandomSource
 from specdec.settings import Settings
-from specdec.strategies.base import Feedback, Host, Proposer, Request
+from specdec.strategies.base import Proposer
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.host import Host
+from specdec.strategies.request import Request
 from specdec.target import Target
 from specdec.testing.cases import Shape, draw_tree
 from specdec.testing.emission import emitted_law, plain_law, verdict_of

@@ -10,7 +10,8 @@ import pytest
 from pydantic import Field
 
 from specdec import Drafter, Proposer, Request, hookimpl
-from specdec.plugins.registry import fields_of, load_plugins
+from specdec.plugins.options import fields_of
+from specdec.plugins.registry import load_plugins
 
 
 class Colour(Enum):

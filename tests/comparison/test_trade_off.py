@@ -8,7 +8,8 @@ import pytest
 
 from specdec.comparison.figures.trade_off import trade_off
 from specdec.comparison.statistics import Ratio
-from specdec.comparison.tune import Trial, Tuning
+from specdec.comparison.trial import Trial
+from specdec.comparison.tune import Tuning
 from specdec.costs import Costs
 from tests.comparison.reported import build
 

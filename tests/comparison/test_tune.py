@@ -11,8 +11,10 @@ import pytest
 from specdec import SpecdecError, ToyModel
 from specdec.comparison import EvaluationPrompt
 from specdec.comparison.figures.trade_off import save_trade_off
+from specdec.comparison.search_space import SearchSpace
 from specdec.comparison.sentences import found_by_search
-from specdec.comparison.tune import Trial, Tuner, Tuning, _Space
+from specdec.comparison.trial import Trial
+from specdec.comparison.tune import Tuner, Tuning
 from specdec.costs import Costs
 from tests.comparison.reported import COSTS, build
 
@@ -54,7 +56,7 @@ def test_every_setting_is_screened_where_there_is_time_and_the_best_are_run(tmp_
     assert ElementTree.parse(tmp_path / "plot.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def searched(space: _Space, speed: Callable[[str], float]) -> list[str]:
+def searched(space: SearchSpace, speed: Callable[[str], float]) -> list[str]:
     """Every setting in the order that they are screened in, where steps cost the same and bring this many tokens."""
     asked: list[str] = []
 
@@ -68,7 +70,7 @@ def searched(space: _Space, speed: Callable[[str], float]) -> list[str]:
 
 
 def test_the_fastest_setting_is_among_the_first_that_are_screened_wherever_it_lies() -> None:
-    space = _Space("lookahead", {})
+    space = SearchSpace("lookahead", {})
     for fastest in list(space._places)[::9]:
         asked = searched(space, lambda setting, best=fastest: 20 - space._distance(setting, best))  # type: ignore[misc]
         assert sorted(asked) == sorted(space._places)  # each once
@@ -76,12 +78,12 @@ def test_the_fastest_setting_is_among_the_first_that_are_screened_wherever_it_li
 
 
 def test_a_search_screens_the_same_settings_each_time() -> None:
-    first, again = (searched(_Space("prompt_lookup", {}), len) for _ in range(2))
+    first, again = (searched(SearchSpace("prompt_lookup", {}), len) for _ in range(2))
     assert first == again
 
 
 def test_a_value_that_is_given_twice_is_tried_once() -> None:
-    assert sorted(searched(_Space("jacobi", {"n": [2, 3, 2]}), len)) == ["jacobi:n=2", "jacobi:n=3"]
+    assert sorted(searched(SearchSpace("jacobi", {"n": [2, 3, 2]}), len)) == ["jacobi:n=2", "jacobi:n=3"]
 
 
 def test_a_space_of_ones_own_replaces_the_strategys() -> None:

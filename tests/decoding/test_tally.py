@@ -10,7 +10,8 @@ from specdec import DraftTree, Generator, ToyModel
 from specdec.costs import Costs
 from specdec.decoding.tally import NUM_BINS, Tally
 from specdec.record import StepRecord
-from specdec.strategies.base import Engine, Host
+from specdec.strategies.base import Engine
+from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer

@@ -13,7 +13,8 @@ from specdec.decoding.request_state import TokenView
 from specdec.decoding.signals import select
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Drafter, Request
+from specdec.strategies.base import Drafter
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, TopLogits
 from specdec.testing import check_proposer, toy_host
 from tests.support.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models

@@ -10,8 +10,8 @@ import torch
 
 from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Generator, Nodes, Proposer, Request, ToyModel
 from specdec.decoding.prefix_cache import _BLOCK
-from specdec.strategies.base import Retained
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.retained import Retained
 from specdec.strategies.signals import Answers, Hidden, Signal
 from specdec.strategies.sources.suffix import SuffixProposer
 from tests.support.plain import decode_law

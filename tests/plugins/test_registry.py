@@ -29,7 +29,8 @@ from specdec.comparison.tune import Tuner
 from specdec.masks.dense import DenseCompiler
 from specdec.models.loading import ModelSource
 from specdec.pictures.trace import Recorder
-from specdec.plugins.registry import Registry, load_plugins, options_of
+from specdec.plugins.options import options_of
+from specdec.plugins.registry import Registry, load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.testing import check_proposer
 from specdec.verifiers.match import MatchVerifier
@@ -173,8 +174,17 @@ def test_an_option_set_that_contradicts_itself_is_refused_in_the_plug_ins_words(
 def test_a_misspelt_name_is_refused_with_the_nearest_ones() -> None:
     message = refusal(load_plugins().make, "proposers", "lookahed:N=5")
     assert message.startswith("unknown proposer 'lookahed': did you mean lookahead? installed: auto, autoregressive, ")
-    message = refusal(load_plugins().make, "verifiers", "§")
-    assert message.startswith("unknown verifier '§': installed: ")
+    for kind, given, meant in (
+        ("proposers", "eagel", "did you mean eagle or eagle3 or p_eagle? "),
+        ("proposers", "ngram", "did you mean prompt_lookup? "),
+        ("proposers", "banana", ""),
+        ("proposers", "tree", ""),
+        ("proposers", "speculative", ""),
+        ("verifiers", "greedy", ""),
+        ("verifiers", "§", ""),
+    ):
+        message = refusal(load_plugins().make, kind, given)
+        assert message.startswith(f"unknown {kind[:-1]} {given!r}: {meant}installed: ")
 
 
 def test_an_object_of_the_contract_is_taken_as_it_is_and_another_refused(registry: Registry) -> None:
@@ -210,7 +220,7 @@ def test_a_backend_is_chosen_by_name_and_nothing_else() -> None:
     model = ToyModel.random()
     assert Generator(model, backend="toy").generate([1], max_new_tokens=2).finish_reason == "length"
     assert refusal(lambda: Generator(model, backend=None)) == "backend=None: give a backend's name, or 'auto'"  # type: ignore[arg-type]
-    assert "did you mean toy or static?" in refusal(lambda: Generator(model, backend="toi"))
+    assert "did you mean toy? installed" in refusal(lambda: Generator(model, backend="toi"))
 
 
 def test_a_name_with_one_wrong_letter_has_one_suggestion() -> None:

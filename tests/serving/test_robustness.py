@@ -16,14 +16,14 @@ from specdec.backends.cache import RaggedLayer
 from specdec.serving import event_stream as connection
 from specdec.serving import server
 from specdec.serving.admission import Admission
-from specdec.serving.answer_plans import AnswerPlan
+from specdec.serving.answer_constraints import AnswerPlan
 from specdec.serving.engine import Engine
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream
 from specdec.serving.jobs import Job, Progress
 from specdec.serving.logprobs import TokenLogprob
 from specdec.serving.requests import Call, RequestParser
-from specdec.serving.responses import _by_text
+from specdec.serving.response_bodies import _by_text
 from specdec.serving.server import Server
 from specdec.serving.token_texts import TokenTexts
 from tests.serving.serving import Served, serving

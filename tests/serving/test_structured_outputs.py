@@ -26,7 +26,7 @@ from specdec.constraints import (
 )
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.serving import structured_outputs
-from specdec.serving.answer_plans import AnswerPlan
+from specdec.serving.answer_constraints import AnswerPlan
 from specdec.serving.compilation import ConstraintCompiler
 from specdec.serving.errors import ApiError
 from specdec.serving.structured_outputs import schema_constraint

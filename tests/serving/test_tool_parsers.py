@@ -9,7 +9,7 @@ import pytest
 from specdec.constraints import Grammar, JsonSchema, Vocabulary
 from specdec.constraints.matcher import library_special_tokens
 from specdec.errors import RequestError
-from specdec.serving.answers import Answer
+from specdec.serving.parsed_answer import Answer
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest, Function
 from specdec.serving.tool_parsers.selection import answer_format
 from tests.support.byte_tokenizer import byte_ids

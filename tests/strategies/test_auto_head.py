@@ -14,7 +14,7 @@ from specdec import Generator, ModelError, demo
 from specdec.heads import made_here
 from specdec.heads.made_here import folder_for, head_of, model_digest
 from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Host
+from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.signals import Hidden
 from specdec.strategies.trained_heads.engine import HeadEngine

@@ -20,9 +20,10 @@ from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.folder import write_head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Feedback, Request
 from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.feedback import Feedback
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer

@@ -15,13 +15,14 @@ from specdec.decoding.request_state import TokenView
 from specdec.heads.base import Noise
 from specdec.heads.medusa import MedusaRunner, MedusaWeights, Predictions, ResBlock
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Feedback, Request
 from specdec.strategies.eagle import EagleProposer
 from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.feedback import Feedback
 from specdec.strategies.medusa.engine import MedusaDrafter, MedusaEngine, MedusaOptions
 from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
+from specdec.strategies.request import Request
 from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer

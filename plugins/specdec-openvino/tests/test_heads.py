@@ -15,7 +15,7 @@ from specdec_openvino.options import OpenVINOOptions
 
 from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append
-from specdec.heads.reading import read
+from specdec.heads.prefill import prefill
 from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
@@ -85,7 +85,7 @@ def test_a_request_alone_drafts_the_same_after_more_slots_were_needed(heads: Mod
         states, tokens = texts.next(3)
         if step == 2:  # more than the slots that were reserved
             many = torch.randn(300, head.fc.in_features)
-            read(runner, cache, many, [number % head.config.vocab_size for number in range(300)])
+            prefill(runner, cache, many, [number % head.config.vocab_size for number in range(300)])
             reference.extend(many, torch.arange(300) % head.config.vocab_size)
         tree = grow(runner, [cache], states[:1], tokens[:1], 3, 2, 9)
         expected = reference.grow(reference.extend(states[0], torch.tensor(tokens[0])), 3, 2, 9)

@@ -13,7 +13,8 @@ from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Engine, Host
+from specdec.strategies.base import Engine
+from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.sources.grammar import GrammarProposer

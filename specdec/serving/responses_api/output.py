@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from specdec.serving.answers import CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, Piece
 from specdec.serving.responses_api.items import CallItem, Event, MessageItem, OutputItem, ReasoningItem
 
 Item = TypeVar("Item", bound=OutputItem)

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.serving.answers import Piece
 from specdec.serving.errors import ApiError
 from specdec.serving.jobs import Progress
+from specdec.serving.parsed_answer import Piece
 from specdec.serving.requests import Call
-from specdec.serving.responses import ResponseBuilder, logprob_entry
+from specdec.serving.response_bodies import ResponseBuilder, logprob_entry
 from specdec.serving.responses_api.body import ResponsesBody
 from specdec.serving.responses_api.items import Event
 from specdec.serving.responses_api.output import OutputItems

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specdec.constraints.grammar_constraint import GrammarConstraint
-from specdec.serving.answers import Piece
+from specdec.serving.parsed_answer import Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The parts of calls, passed on as they are read or call by call."""
 
-from specdec.serving.answers import CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, Piece
 
 
 class CallParts:

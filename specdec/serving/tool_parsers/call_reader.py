@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from specdec.serving.answers import CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, Piece
 from specdec.serving.tool_parsers.call_parts import CallParts
 from specdec.serving.tool_parsers.call_syntax import CallSyntax
 from specdec.serving.tool_parsers.held_text import num_final

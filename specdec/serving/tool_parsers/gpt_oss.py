@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as ReadOnlySet
 
 from specdec.constraints.lark import literal, text_without
-from specdec.serving.answers import CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, Piece
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.serving.tool_parsers.call_parts import CallParts
 from specdec.serving.tool_parsers.call_syntax import openai_id

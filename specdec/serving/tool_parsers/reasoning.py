@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from specdec.constraints.lark import literal, text_without
-from specdec.serving.answers import Piece
+from specdec.serving.parsed_answer import Piece
 from specdec.serving.tool_parsers.base import AnswerRequest
 from specdec.serving.tool_parsers.held_text import num_final
 

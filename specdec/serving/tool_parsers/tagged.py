@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from specdec.constraints.lark import literal, text_without
-from specdec.serving.answers import Piece
+from specdec.serving.parsed_answer import Piece
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.serving.tool_parsers.call_reader import CallReader
 from specdec.serving.tool_parsers.call_syntax import CallSyntax

@@ -9,8 +9,8 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.sampling.distributions import NodeOutputs
-from specdec.strategies.base import Request, softmax
 from specdec.strategies.draft_model.vocabulary import TextVocabulary, Vocabulary
+from specdec.strategies.request import Request, softmax
 from specdec.tree import ROOT, DraftTree
 
 

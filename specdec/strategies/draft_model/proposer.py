@@ -12,9 +12,12 @@ from pydantic import Field, model_validator
 from specdec.errors import ModelError, plural
 from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
-from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
+from specdec.strategies.base import Drafter, Engine, Proposer, Tunable
+from specdec.strategies.batch_drafter import BatchDrafter
 from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
+from specdec.strategies.host import Host
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Signal
 from specdec.target import CacheRow, Target
 from specdec.tree import Budget, DraftTree

@@ -13,9 +13,11 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.medusa import MedusaRunner
-from specdec.strategies.base import Drafter, Engine, Feedback, Pays, Request
+from specdec.strategies.base import Drafter, Engine, Pays
+from specdec.strategies.feedback import Feedback
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.strategies.trained_heads.candidates import DraftNoise, bin_of, prior
 from specdec.strategies.trained_heads.levels import Levels

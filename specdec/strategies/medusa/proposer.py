@@ -11,7 +11,8 @@ from pydantic import Field
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.precision import Precision, dtype_of
-from specdec.strategies.base import Engine, Host, Proposer, Tunable
+from specdec.strategies.base import Engine, Proposer, Tunable
+from specdec.strategies.host import Host
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
 from specdec.strategies.trained_heads.target import check_ids, head_folder, notes_on_target, shared_weights
 

@@ -8,11 +8,16 @@ from itertools import chain, count
 from typing import Self
 
 from specdec.errors import failure
-from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request, Retained, started
+from specdec.strategies.base import Drafter, Engine, Proposer, started
+from specdec.strategies.batch_drafter import BatchDrafter
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.growth import CandidateSource, Growth
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
+from specdec.strategies.request import Request
+from specdec.strategies.retained import Retained
 from specdec.strategies.signals import Answers, Signal
 from specdec.tree import ROOT, Budget, DraftTree, Role
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from specdec.constraints.path_state import PathState
 from specdec.errors import PluginError
-from specdec.strategies.base import Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, Agreements
+from specdec.strategies.request import Request
 from specdec.tree import ROOT, Budget, DraftTree
 
 

@@ -20,7 +20,8 @@ from pydantic import Field, SerializeAsAny
 from specdec.costs import Costs
 from specdec.errors import PluginError, close_all, plural
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.base import Drafter, Engine, Host, Pays, Proposer, Request
+from specdec.strategies.base import Drafter, Engine, Pays, Proposer
+from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
@@ -28,6 +29,7 @@ from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Signal
 from specdec.tree import Budget, DraftTree
 

@@ -16,9 +16,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Proposer, Request
+from specdec.strategies.base import Drafter, Proposer
+from specdec.strategies.feedback import Feedback
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.growth import Growth
+from specdec.strategies.request import Request
 from specdec.tree import Budget, DraftTree
 
 State = Any  # a source's own; None where nothing is known to follow

@@ -2,9 +2,9 @@
 
 from collections.abc import Hashable, Sequence
 
-from specdec.strategies.base import Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.request import Request
 from specdec.tree import ROOT, DraftTree
 
 _DEEPEST, _MOST_RANK = 12, 4  # deeper nodes and later children share a bucket

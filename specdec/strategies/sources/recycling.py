@@ -14,9 +14,12 @@ from pathlib import Path
 from pydantic import Field
 
 from specdec.errors import RequestError
-from specdec.strategies.base import Engine, Feedback, Host, Request
+from specdec.strategies.base import Engine
+from specdec.strategies.feedback import Feedback
+from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, TopLogits
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field
 
-from specdec.strategies.base import Engine, Host, Request
+from specdec.strategies.base import Engine
+from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer, State
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Signal
 from specdec.strategies.sources.trie import (
     BREAK,

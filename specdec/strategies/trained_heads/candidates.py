@@ -8,7 +8,7 @@ import torch
 
 from specdec.heads.base import Noise
 from specdec.heads.drafting import DraftedTrees
-from specdec.strategies.base import Request
+from specdec.strategies.request import Request
 from specdec.tree import ROOT, DraftTree
 
 _BINS = 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98  # of the head's own probability

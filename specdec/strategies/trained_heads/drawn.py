@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from specdec.heads.base import Continuations
-from specdec.strategies.base import Drafter, Request
+from specdec.strategies.base import Drafter
 from specdec.strategies.draft_model.drafts import draw_with_most_likely
+from specdec.strategies.request import Request
 from specdec.strategies.trained_heads.candidates import Candidates, fetched
 from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter, own_drafters
 from specdec.strategies.trained_heads.engine import HeadEngine

@@ -9,9 +9,10 @@ import torch
 from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import Choose, TreeGrowth, first_returned
 from specdec.heads.pair_cache import PairCache
-from specdec.heads.reading import read
-from specdec.strategies.base import Drafter, Engine, Pays, Request
+from specdec.heads.prefill import prefill
+from specdec.strategies.base import Drafter, Engine, Pays
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
+from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise, fetched, prior
 from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter, own_drafters
@@ -90,7 +91,7 @@ class HeadEngine(Engine):
             self._append(drafter, states, tokens)
 
     def _append(self, drafter: HeadDrafter, states: torch.Tensor, tokens: Sequence[int]) -> None:
-        read(self._runner, drafter.cache, states, tokens)
+        prefill(self._runner, drafter.cache, states, tokens)
 
     def _take_pending(self, drafter: HeadDrafter) -> tuple[torch.Tensor, Sequence[int]]:
         """Return the pending pairs of a request: states (n, layers * size), and the tokens after them."""

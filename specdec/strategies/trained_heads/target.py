@@ -8,7 +8,7 @@ from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
 from specdec.heads.made_here import head_of
 from specdec.models.altered import alterations_of
-from specdec.strategies.base import Host
+from specdec.strategies.host import Host
 
 
 def head_folder(host: Host, head: Path | None, kind: str) -> Path:

@@ -16,7 +16,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-from specdec.strategies.base import Request
+from specdec.strategies.request import Request
 from specdec.target import Target
 from specdec.testing import TableLaw, check_drafting, toy_host
 from tests.support import families

@@ -1,4 +1,4 @@
-"""Plans of a request's answers: the constraint on the text, and the format in which it is read."""
+"""The constraint on a request's answers: by their format, tools and structured outputs together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import library_special_tokens
 from specdec.errors import RequestError
 from specdec.requests.special_tokens import special_tokens
-from specdec.serving.answers import Piece
+from specdec.serving.parsed_answer import Piece
 from specdec.serving.schemas import ChatBody, Sampling
 from specdec.serving.structured_outputs import content_constraint, refusal
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest

@@ -1,4 +1,4 @@
-"""A parsed answer, and the pieces in which it arrives."""
+"""A parsed answer, and the pieces in which a parser of ``tool_parsers`` returns it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Two lanes for parsing and encoding bodies, so that a small body never waits for a large one."""
+"""Two threads for parsing and encoding bodies, so that a small body never waits for a large one."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,24 +11,24 @@ Worker = TypeVar("Worker")
 Value = TypeVar("Value")
 
 
-class Lanes(Generic[Worker]):
+class BodyThreads(Generic[Worker]):
     """Two threads besides the event loop, one for small bodies and one for large ones.
 
     Args:
-        small, large: each lane's own object for its work, used by one thread at a time.
+        small, large: each thread's object for its work, used by one thread at a time.
     """
 
     def __init__(self, small: Worker, large: Worker) -> None:
-        self._lanes = [
+        self._threads = [
             (worker, ThreadPoolExecutor(1, f"specdec-{name}")) for name, worker in (("small", small), ("large", large))
         ]
 
     def run(self, num_bytes: int, work: Callable[[Worker], Value]) -> asyncio.Future[Value]:
-        """Run work in the lane for a body of ``num_bytes``; called on the event loop."""
-        worker, executor = self._lanes[num_bytes > _LARGE]
+        """Run work in the thread for a body of ``num_bytes``; called on the event loop."""
+        worker, executor = self._threads[num_bytes > _LARGE]
         return asyncio.wrap_future(executor.submit(work, worker))
 
     def close(self) -> None:
         """End both threads after their current work."""
-        for _, executor in self._lanes:
+        for _, executor in self._threads:
             executor.shutdown(cancel_futures=True)

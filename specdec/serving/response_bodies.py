@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from specdec.serving.answers import Answer, CallPiece, Piece
 from specdec.serving.errors import ApiError
 from specdec.serving.jobs import Progress
 from specdec.serving.logprobs import TokenLogprob
+from specdec.serving.parsed_answer import Answer, CallPiece, Piece
 from specdec.serving.requests import Call
 from specdec.serving.usage import Figures
 

@@ -7,8 +7,8 @@ import pytest
 
 from specdec.constraints import Vocabulary
 from specdec.decoding.detokenizer import TextDecoder
-from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, RequestedAnswer
-from specdec.serving.answers import Answer
+from specdec.serving.answer_constraints import AnswerPlan, AnswerPlanner, RequestedAnswer
+from specdec.serving.parsed_answer import Answer
 from specdec.serving.schemas import ChatBody
 from tests.support.byte_tokenizer import byte_ids
 from tests.support.chat_models import chat_tokenizer

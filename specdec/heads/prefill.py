@@ -1,4 +1,4 @@
-"""Reading prompts: pairs that are cached, and that nothing is drafted after."""
+"""The prefill of a head: pairs of the prompt that are cached, and that nothing is drafted after."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from specdec.heads.base import HeadRunner, Pairs
 from specdec.heads.pair_cache import PairCache, append
 
 
-def read(runner: HeadRunner, cache: PairCache, states: torch.Tensor, tokens: Sequence[int]) -> None:
+def prefill(runner: HeadRunner, cache: PairCache, states: torch.Tensor, tokens: Sequence[int]) -> None:
     """Append pairs to a cache as ``append`` does, by passes of the runner if it prefers them."""
     if runner.num_reads is None:
         append(runner.head, cache, states, torch.tensor(tokens, device=states.device))

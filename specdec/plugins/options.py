@@ -1,0 +1,63 @@
+"""The options of a plug-in, and their values in ``"name:key=value,…"``."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from specdec.backends.base import Backend
+from specdec.errors import PluginError
+from specdec.settings import describe
+
+Configured = TypeVar("Configured", bound=BaseModel)
+
+
+def fields_of(cls: type) -> Mapping[str, FieldInfo]:
+    """Return the options of a plug-in's class by name."""
+    configuration = cls.Options if issubclass(cls, Backend) else cls
+    return configuration.model_fields if issubclass(configuration, BaseModel) else {}
+
+
+def options_of(cls: type) -> dict[str, object]:
+    """Return the options of a plug-in's class with their defaults."""
+    return {name: field.get_default(call_default_factory=True) for name, field in fields_of(cls).items()}
+
+
+def configured(cls: type[Configured], kind: str, given: str) -> Configured:
+    """Return a configuration object with the options of a string ``"name:key=value,…"``."""
+    name, _, options = given.partition(":")
+    values = dict(_options(options, given))
+    try:
+        return cls.model_validate({key: read_value(value) for key, value in values.items()})
+    except ValidationError as error:
+        with suppress(ValidationError):  # a text option may look like a number
+            return cls.model_validate_strings(values)
+        missing = [option for option, field in cls.model_fields.items() if field.is_required() and option not in values]
+        if missing:  # other faults are reported once it is given
+            what = cls.model_fields[missing[0]].description or "an option without a default"
+            raise PluginError(f"{kind[:-1]} {name!r} needs {missing[0]} ({what}): give {name}:{missing[0]}=…") from None
+        raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
+
+
+def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of ``"N=5,pool=true"``."""
+    seen = set[str]()
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key:
+            raise PluginError(f"{given!r}: {pair!r} is not of the form key=value (example: lookahead:N=5,W=15,G=15)")
+        if key in seen:
+            raise PluginError(f"{given!r}: {key} is given twice")
+        seen.add(key)
+        yield key, value
+
+
+def read_value(value: str) -> object:
+    """Return the value of a JSON text (or Python's True, False and None); any other text unchanged."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    except json.JSONDecodeError:
+        return value
