@@ -19,9 +19,9 @@ _HUGE = 2**21  # bytes of a huge page
 _PART = 8 * _HUGE  # of a mapping, collapsed by one call, which locks the process's mappings
 _LEAST_SHARE = 0.9  # of a mapping in memory: an empty page would take memory in a huge one
 _BYTES_PER_SECOND = 400e6  # that one core collapses
-# Passes take this many times as long as collapsing before it begins. Small pages have cost about as much as it by then,
-# a fifth of the passes' time: a short run pays nothing, and no run pays more than twice what it had to.
-_PAYS_AFTER = 5.0
+# Passes take this many times as long as a collapse before it begins. They get about an eighth shorter by it, so small
+# pages have cost as much as it by then: a short run pays nothing, and none pays more than twice what it had to.
+_PAYS_AFTER = 8.0
 _FIRST_LOOK = 1.0  # seconds of passes
 _NEXT_LOOK = 1.5  # times the passes' seconds at the last one, at least
 # An entry of smaps: writable, private, of no file.

@@ -110,10 +110,10 @@ def test_memory_is_collapsed_with_its_content_and_needs_no_second_time() -> None
     assert memory[:] == content
 
 
-def test_memory_is_collapsed_once_passes_have_taken_five_times_as_long_as_that_takes() -> None:
+def test_memory_is_collapsed_once_passes_have_taken_eight_times_as_long_as_that_takes() -> None:
     run = passing(Memory(800_000_000))  # two seconds
     assert not run(1.0)
-    assert not run(8.9)
+    assert not run(14.9)
     assert run(0.2) == [800_000_000]
     assert not run(100.0)
 
@@ -121,11 +121,12 @@ def test_memory_is_collapsed_once_passes_have_taken_five_times_as_long_as_that_t
 def test_memory_that_is_filled_later_is_collapsed_when_it_pays_too() -> None:
     memory = Memory(80_000_000)
     run = passing(memory)
-    assert run(1.0) == [80_000_000]
+    assert not run(1.0)
+    assert run(0.7) == [80_000_000]
     memory.small = 4_000_000_000  # ten seconds, after one of 0.2
-    assert not run(0.6)  # looks, and finds that it pays at 51 seconds
-    assert not run(49.0)
-    assert run(0.5) == [4_000_000_000]
+    assert not run(0.9)  # looks, and finds that it pays at 81.6 seconds
+    assert not run(78.9)
+    assert run(0.2) == [4_000_000_000]
 
 
 def test_a_generator_whose_memory_another_has_collapsed_finds_nothing_to_do() -> None:
