@@ -12,6 +12,7 @@ from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
 from specdec.layout import Shapes
+from specdec.machine.huge_pages import HugePages
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import load_plugins
 from specdec.requests.generation_request import GenerationRequest
@@ -47,6 +48,7 @@ class Generator:
         max_batch_size: requests of a list that are decoded together; the others wait.
         max_cache_bytes: keys and values of the requests decoded together (default: most of the free memory). A lone
             request may need more. The caches of draft models aren't counted.
+        huge_pages: once passes on a CPU have taken long, collapse the process's memory into huge pages (on Linux).
 
     Raises:
         ModelError: if the model or tokenizer can't be driven, with the reason.
@@ -73,6 +75,7 @@ class Generator:
         dtype: Any = None,
         max_batch_size: int = 8,
         max_cache_bytes: int | None = None,
+        huge_pages: bool = True,
         **unknown: Never,
     ) -> None:
         check_arguments(unknown, max_batch_size=max_batch_size, max_cache_bytes=max_cache_bytes)
@@ -84,6 +87,7 @@ class Generator:
         for loss in self._binding.losses():
             warnings.warn(loss, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
+        self._pages = HugePages() if huge_pages else None
 
     def __repr__(self) -> str:
         stages = f"proposer={self.proposer!r}, verifier={self.verifier!r}, mask={self._binding.target.compiler!r}"
@@ -245,7 +249,7 @@ class Generator:
             RequestError: while the generator decodes.
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
-        with self._binding.alone() as binding, OpenBatch(binding, *limits) as batch:
+        with self._binding.alone() as binding, OpenBatch(binding, *limits, self._pages) as batch:
             yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:
@@ -274,9 +278,7 @@ class Generator:
         self.close()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise RequestError(
-            "a generator can't be copied or pickled, as it holds a cache and a lock: make another one of its model"
-        )
+        raise RequestError("a generator can't be copied or pickled, as it holds a lock: make another one of its model")
 
     def _decode(
         self, request: GenerationRequest, proposer: ProposerChoice, on_step: OnStep, wants_text: bool = False

@@ -4,7 +4,6 @@ The decoding loop, draft models, probes and measurements all drive models throug
 while other rows are opened and released.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,6 @@ from specdec.backends.base import Backend, Held
 from specdec.backends.output import Output, OutputRow
 from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.machine.huge_pages import HugePages
 from specdec.tree import ROOT, DraftTree, Role
 
 _NO_TRUNKS: Mapping["CacheRow", Sequence[int]] = {}
@@ -98,7 +96,6 @@ class Target:
         self.compiler = compiler
         self._on_close = on_close
         self._is_closed = False
-        self._pages = HugePages() if backend.shapes.device.type == "cpu" else None
         self._rows: list[CacheRow] = []  # in the backend's order
         self.author = f"backend {type(backend).__name__} with {type(compiler).__name__}"
 
@@ -167,10 +164,7 @@ class Target:
         Args:
             num_top: the ``k`` of later ``top_logits(node, k)``, which then need no copy of their own.
         """
-        began = time.perf_counter()
         output = self.backend.forward(planned.layout)
-        if self._pages is not None:
-            self._pages.spent(time.perf_counter() - began)
         output.num_top = num_top
         return PassOutput(planned, output)
 

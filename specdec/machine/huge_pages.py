@@ -6,17 +6,24 @@ all large mappings that are full of memory are collapsed into huge pages in plac
 """
 
 import ctypes
+import math
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _COLLAPSE = 25  # MADV_COLLAPSE
 _HUGE = 2**21  # bytes of a huge page
 _PART = 8 * _HUGE  # of a mapping, collapsed by one call, which locks the process's mappings
 _LEAST_SHARE = 0.9  # of a mapping in memory: an empty page would take memory in a huge one
-_SECONDS = 2.0  # of passes, about as long as collapsing takes
+_BYTES_PER_SECOND = 400e6  # that one core collapses
+# Passes take this many times as long as a collapse before it begins. They get about an eighth shorter by it, so small
+# pages have cost as much as it by then: a short run pays nothing, and none pays more than twice what it had to.
+_PAYS_AFTER = 8.0
+_FIRST_LOOK = 1.0  # seconds of passes
+_NEXT_LOOK = 1.5  # times the passes' seconds at the last one, at least
 # An entry of smaps: writable, private, of no file.
 _ENTRY = re.compile(
     r"^(?P<begin>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \w+ \w+:\w+ 0 *(?:\[(?:heap|anon).*)?\n"
@@ -28,44 +35,86 @@ _ENTRY = re.compile(
 _MAPS = Path("/proc/self/smaps")
 
 
-class HugePages:
-    """Collapses the process's memory once, in a thread, after passes have taken so long that it pays.
+@dataclass(frozen=True, slots=True)
+class SmallPages:
+    """A mapping to collapse.
 
-    Args:
-        collapse: does it.
+    Attributes:
+        begin, end: addresses at borders of huge pages.
+        num_bytes: those between them that are not in huge pages yet.
     """
 
-    def __init__(self, collapse: Callable[[], object] | None = None) -> None:
-        self._collapse = collapse or collapse_memory
-        self._left = _SECONDS
+    begin: int
+    end: int
+    num_bytes: int
+
+
+class HugePages:
+    """Collapses the process's memory, in a thread, once passes have taken so long that it pays.
+
+    Memory that was filled later, such as weights packed for another request, is collapsed later by the same rule. What
+    is in huge pages already, through another generator of the process too, is left alone: the system's own count of
+    each mapping is the only state that generators share.
+
+    Args:
+        find: returns the mappings to collapse.
+        collapse: collapses one.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Iterable[SmallPages]] | None = None,
+        collapse: Callable[[SmallPages], object] | None = None,
+    ) -> None:
+        self._find, self._collapse = find or small_pages, collapse or collapse_pages
+        self._seconds = 0.0  # of passes
+        self._paid = 0.0  # seconds of a core
+        self._next_look = _FIRST_LOOK
 
     def spent(self, seconds: float) -> None:
         """Note the time of a pass."""
-        if self._left > 0:
-            self._left -= seconds
-            if self._left <= 0:
-                threading.Thread(target=self._collapse, name="huge pages", daemon=True).start()
+        self._seconds += seconds
+        if self._seconds >= self._next_look:
+            self._next_look = math.inf  # until the thread ends
+            threading.Thread(target=self._look, args=(self._seconds,), name="huge pages", daemon=True).start()
+
+    def _look(self, seconds: float) -> None:
+        """Collapse memory if it pays after ``seconds`` of passes; decide when to look again."""
+        found = list(self._find())
+        cost = self._paid + sum(pages.num_bytes for pages in found) / _BYTES_PER_SECOND
+        pays_at = _PAYS_AFTER * cost
+        if found and pays_at <= seconds:
+            for pages in found:
+                self._collapse(pages)
+            self._paid = cost
+        self._next_look = max(pays_at, _NEXT_LOOK * seconds)
 
 
-def collapse_memory() -> int:
-    """Collapse the process's large mappings into huge pages where they are full; return the bytes that took it.
-
-    Does nothing where the system can't.
-    """
-    taken = 0
-    with suppress(OSError, AttributeError):
-        advise = ctypes.CDLL(None).madvise
-        for begin, end in mappings(_MAPS.read_text(encoding="ascii", errors="replace")):
-            for start in range(begin, end, _PART):
-                size = min(_PART, end - start)
-                taken += 0 if advise(ctypes.c_void_p(start), ctypes.c_size_t(size), _COLLAPSE) else size
-    return taken
+def small_pages() -> list[SmallPages]:
+    """Return the process's large mappings that are full of memory and not in huge pages; none on other systems."""
+    with suppress(OSError):
+        return list(small_pages_of(_MAPS.read_text(encoding="ascii", errors="replace")))
+    return []
 
 
-def mappings(maps: str) -> Iterator[tuple[int, int]]:
-    """Yield the first and last address of each mapping to collapse, at borders of huge pages."""
+def small_pages_of(maps: str) -> Iterator[SmallPages]:
+    """Yield the mappings to collapse among the entries of ``/proc/PID/smaps``."""
     for found in _ENTRY.finditer(maps):
-        size, anonymous, huge = (int(found[name]) for name in ("size", "anonymous", "huge"))
+        size, anonymous, huge = (1024 * int(found[name]) for name in ("size", "anonymous", "huge"))
         begin, end = -(-int(found["begin"], 16) // _HUGE) * _HUGE, int(found["end"], 16) // _HUGE * _HUGE
-        if anonymous >= _LEAST_SHARE * size and huge < size / 2 and begin < end:
-            yield begin, end
+        if anonymous >= _LEAST_SHARE * size and end - begin > huge:
+            yield SmallPages(begin, end, end - begin - huge)
+
+
+def collapse_pages(pages: SmallPages) -> int:
+    """Collapse a mapping into huge pages, which changes no content; return the bytes that are in huge pages now.
+
+    Returns 0 where the system can't.
+    """
+    collapsed = 0
+    with suppress(OSError, TypeError, AttributeError):  # of systems other than Linux
+        advise = ctypes.CDLL(None).madvise
+        for start in range(pages.begin, pages.end, _PART):
+            size = min(_PART, pages.end - start)
+            collapsed += 0 if advise(ctypes.c_void_p(start), ctypes.c_size_t(size), _COLLAPSE) else size
+    return collapsed

@@ -23,7 +23,7 @@ from specdec.weights.modes import checked_weights
 _MAX_NAMED = 64  # proposers made from text that stay the same object
 _OPTIONS = (
     "tokenizer", "proposer", "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size",
-    "max_cache_bytes",
+    "max_cache_bytes", "huge_pages",
 )  # fmt: skip
 _LOAD_IT = "load the model yourself with AutoModelForCausalLM.from_pretrained, and pass the object"
 # Arguments of other libraries, each with its name here or a remedy.

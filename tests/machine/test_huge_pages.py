@@ -1,13 +1,15 @@
-"""Huge pages: full memory is collapsed in place, other mappings are left alone, and once per target."""
+"""Huge pages: full memory is collapsed in place once passes have taken long enough, other mappings are left alone."""
 
 import mmap
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from specdec.machine.huge_pages import HugePages, collapse_memory, mappings
+from specdec import Generator, ToyModel
+from specdec.machine.huge_pages import HugePages, SmallPages, collapse_pages, small_pages, small_pages_of
 
 MIB = 2**20
 SMAPS = """\
@@ -48,39 +50,102 @@ def huge_kib(address: int) -> int:
     raise AssertionError("no mapping has this address")
 
 
+def number_of_small_bytes(address: int) -> int:
+    return sum(pages.num_bytes for pages in small_pages() if pages.begin <= address + 2 * MIB < pages.end)
+
+
+class Memory:
+    """Mappings that are full of small pages until they are collapsed; 400 MB take a second."""
+
+    def __init__(self, num_bytes: int = 0) -> None:
+        self.small = num_bytes
+        self.collapsed = list[int]()
+
+    def find(self) -> list[SmallPages]:
+        return [SmallPages(0, self.small, self.small)] if self.small else []
+
+    def collapse(self, pages: SmallPages) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        self.collapsed.append(pages.num_bytes)
+        self.small = 0
+
+
+def passing(memory: Memory) -> Callable[[float], list[int]]:
+    """A function that notes seconds of passes, and returns what has been collapsed since."""
+    pages = HugePages(memory.find, memory.collapse)
+
+    def run(seconds: float) -> list[int]:
+        memory.collapsed.clear()
+        pages.spent(seconds)
+        for thread in threading.enumerate():
+            if thread.name == "huge pages":
+                thread.join(60)
+        return list(memory.collapsed)
+
+    return run
+
+
 def test_full_writable_memory_without_a_file_is_chosen_at_borders_of_huge_pages() -> None:
-    assert list(mappings(SMAPS)) == [(0x7F0000200000, 0x7F0001000000), (0x560000000000, 0x560000800000)]
+    assert list(small_pages_of(SMAPS)) == [
+        SmallPages(0x7F0000200000, 0x7F0001000000, 14 * MIB),
+        SmallPages(0x7F2000000000, 0x7F2001000000, 2 * MIB),
+        SmallPages(0x560000000000, 0x560000800000, 8 * MIB),
+    ]
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="huge pages are asked for on Linux alone")
-def test_memory_is_collapsed_with_its_content() -> None:
+def test_memory_is_collapsed_with_its_content_and_needs_no_second_time() -> None:
     import ctypes
 
     content = bytes(range(256)) * (64 * MIB // 256)
     memory = mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[:] = content
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    before = huge_kib(address)
-    if not collapse_memory():
+    before, small = huge_kib(address), number_of_small_bytes(address)
+    if not sum(collapse_pages(pages) for pages in small_pages() if pages.begin <= address + 2 * MIB < pages.end):
         pytest.skip("this system collapses no memory")
     assert before < 32 * 1024
     assert huge_kib(address) >= 60 * 1024
+    assert number_of_small_bytes(address) <= small - 60 * MIB
     assert memory[:] == content
 
 
-def test_a_target_collapses_once_its_passes_have_taken_two_seconds() -> None:
-    begun = list[str]()
-    done = threading.Event()
+def test_memory_is_collapsed_once_passes_have_taken_eight_times_as_long_as_that_takes() -> None:
+    run = passing(Memory(800_000_000))  # two seconds
+    assert not run(1.0)
+    assert not run(14.9)
+    assert run(0.2) == [800_000_000]
+    assert not run(100.0)
 
-    def collapse() -> None:
-        begun.append(threading.current_thread().name)
-        done.set()
 
-    pages = HugePages(collapse)
-    pages.spent(1.0)
-    pages.spent(0.9)
-    assert not begun
-    pages.spent(0.2)
-    assert done.wait(60)
-    pages.spent(5.0)
-    assert begun == ["huge pages"]
+def test_memory_that_is_filled_later_is_collapsed_when_it_pays_too() -> None:
+    memory = Memory(80_000_000)
+    run = passing(memory)
+    assert not run(1.0)
+    assert run(0.7) == [80_000_000]
+    memory.small = 4_000_000_000  # ten seconds, after one of 0.2
+    assert not run(0.9)  # looks, and finds that it pays at 81.6 seconds
+    assert not run(78.9)
+    assert run(0.2) == [4_000_000_000]
+
+
+def test_a_generator_whose_memory_another_has_collapsed_finds_nothing_to_do() -> None:
+    memory = Memory(800_000_000)
+    first, second = passing(memory), passing(memory)
+    assert first(20.0)
+    assert not second(20.0)
+
+
+def test_a_generator_notes_the_time_of_its_passes_unless_memory_is_to_stay_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted, expected = list[float](), list[float]()
+    monkeypatch.setattr(HugePages, "spent", lambda _, seconds: noted.append(seconds))
+    for is_wanted in (False, True):
+        with Generator(ToyModel.random(), proposer="autoregressive", huge_pages=is_wanted) as generator:
+            expected.clear()
+            generator.generate(
+                [0, 1], max_new_tokens=3, on_step=lambda record: expected.append(record.seconds["forward"])
+            )
+        assert len(expected) == 3
+        assert noted == (expected if is_wanted else [])
