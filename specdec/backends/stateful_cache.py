@@ -12,12 +12,11 @@ from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.row_states import MOST_CHECKPOINTS, Reading, RowStates
 from specdec.backends.row_tokens import Chain, RowTokens
-from specdec.backends.shared_passes import shared_passes
+from specdec.backends.shared_passes import MOST_PENDING, shared_passes
 from specdec.backends.states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
 
-MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer need more passes of their own
 _CHUNK = 256  # tokens of a pass that rereads a text
 _CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
 _NONE: Mapping[int, StateLayer] = {}
@@ -131,7 +130,7 @@ class StatefulCache(RaggedCache):
             unpadded = reading.num_next if is_unpadded else None
             groups[bool(reading.before.layers), reading.is_prompt, is_cuttable, unpadded].append(reading)
         for group in groups.values():
-            for places in shared_passes([each.num_next for each in group], 1 if self._wide.one_row else None):
+            for places in shared_passes([each.num_next for each in group], not self._wide.one_row):
                 yield sorted((group[place] for place in places), key=lambda each: each.row)
 
     def _pass(self, readings: Sequence[Reading]) -> Iterator[Sequence[RowTokens]]:

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import wide_passes
 from specdec.backends.hf import HFBackend
+from specdec.backends.shared_passes import MOST_PENDING
 from specdec.backends.state_caches import _BlockStates
-from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
+from specdec.backends.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler

@@ -15,14 +15,15 @@ from specdec.testing.fixed_growth import FixedGrowth
 from tests.strategies.merging.test_sizer import costs_of, recorded, sizer
 
 MOST_PENDING = 16
+NONE = FixedGrowth([])
 
 
-@given(pending=st.integers(0, 15), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
+@given(pending=st.integers(0, 14), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
 def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_node: float, rate: float) -> None:
     """Without a gain from moving the checkpoint, the size is the best of all with p + n nodes."""
     costs, probabilities = costs_of(per_node), [rate**depth for depth in range(1, 9)]
     kept = sizer(per_node, balance=100.0)
-    kept.skips(1, pending)
+    kept.skips(1, [pending])
     kept.balance = 100.0
     (size,) = kept.sizes([FixedGrowth(probabilities)])
     assert kept.cost == pytest.approx(costs.relative_at(pending + size))
@@ -40,6 +41,19 @@ def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_n
     elif speed(best) > 1.05 * speed(1):  # then the checkpoint is moved: reading again would cost more than a plain step
         per_token = 1.0 / speed(best) - pending * per_node / (1.0 + sum(probabilities[: best - 1]))
         assert pending * per_node > 1.0 - per_token - 0.1
+
+
+@pytest.mark.parametrize("num_drafted", [3, 1, 0])
+def test_a_step_is_charged_for_each_of_its_passes(num_drafted: int) -> None:
+    """Drafts after 1 and 0 pending tokens share a pass; one after 12 has its own, and so has each row without any."""
+    costs, kept = costs_of(0.02), sizer(0.02, balance=100.0)
+    kept.skips(3, [1, 0, 12])
+    kept.balance = 100.0
+    growths = [FixedGrowth([0.99, 0.98]) if row < num_drafted else NONE for row in range(3)]
+    size = max(kept.sizes(growths))
+    passes = {3: [2 * (1 + size), 12 + size], 1: [1 + size, 1, 13], 0: [2, 1, 13]}
+    assert size == (3 if num_drafted else 1)
+    assert kept.cost == pytest.approx(sum(map(costs.at, passes[num_drafted])) / costs.at(3))
 
 
 def chains(rate: float, seed: int) -> Iterator[Callable[[int], int]]:
@@ -74,7 +88,7 @@ def test_the_checkpoint_is_moved_when_reading_again_costs_more_than_a_plain_step
 
     def sized(pending: int, since: int) -> int:
         kept.balance = 100.0
-        kept.skips(1, pending)
+        kept.skips(1, [pending])
         kept.balance = 100.0
         return kept.sizes([FixedGrowth([rate**depth for depth in range(1, 9)])])[0]
 
@@ -90,19 +104,19 @@ def test_a_draft_needs_a_balance_for_the_tokens_that_it_leaves_pending() -> None
     sizes = []
     for num_reread in (0, 1):
         kept = sizer(0.1, balance=0.45)
-        kept.skips(1, num_reread)
-        kept.skips(1, 0)
+        kept.skips(1, [num_reread])
+        kept.skips(1, [0])
         sizes += kept.sizes([FixedGrowth([0.9] * 9)])
     assert sizes == [5, 4]
     kept.forget()
     kept.balance = 0.45
-    kept.skips(1, 0)
+    kept.skips(1, [0])
     assert kept.sizes([FixedGrowth([0.9] * 9)]) == [5]
 
 
 def test_a_plain_step_moves_the_checkpoint_and_costs_its_pending_tokens() -> None:
     kept = sizer(0.1, balance=2.0)
-    kept.skips(1, 9)
+    kept.skips(1, [9])
     assert kept.sizes([FixedGrowth([0.5, 0.1])]) == [1]
     record = recorded([1], [0], 3.0)
     kept.learn(StepRecord("step", record.outcomes, record.seconds, width=10, num_reread=9), record.outcomes)
