@@ -15,7 +15,6 @@ from specdec.testing.fixed_growth import FixedGrowth
 from tests.strategies.merging.test_sizer import costs_of, recorded, sizer
 
 MOST_PENDING = 16
-NONE = FixedGrowth([])
 
 
 @given(pending=st.integers(0, 14), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
@@ -43,17 +42,22 @@ def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_n
         assert pending * per_node > 1.0 - per_token - 0.1
 
 
-@pytest.mark.parametrize("num_drafted", [3, 1, 0])
-def test_a_step_is_charged_for_each_of_its_passes(num_drafted: int) -> None:
-    """Drafts after 1 and 0 pending tokens share a pass; one after 12 has its own, and so has each row without any."""
+@pytest.mark.parametrize(
+    ("pending", "num_drafted", "passes"),
+    [
+        ([1, 0, 12], 3, [2 * (1 + 3), 12 + 3]),  # drafts after few tokens share a pass
+        ([1, 0, 0], 1, [1 + 3, 2]),  # rows without a draft have a plain step's
+        ([1, 0, 12], 0, [2, 1, 13]),  # which is one for each number of pending tokens
+        ([15, 0, 0], 1, [16, 2, 3 - 1]),  # at the limit, pending tokens and the root are read first
+    ],
+)
+def test_a_step_is_charged_for_each_of_its_passes(pending: list[int], num_drafted: int, passes: list[int]) -> None:
     costs, kept = costs_of(0.02), sizer(0.02, balance=100.0)
-    kept.skips(3, [1, 0, 12])
-    kept.balance = 100.0
-    growths = [FixedGrowth([0.99, 0.98]) if row < num_drafted else NONE for row in range(3)]
-    size = max(kept.sizes(growths))
-    passes = {3: [2 * (1 + size), 12 + size], 1: [1 + size, 1, 13], 0: [2, 1, 13]}
-    assert size == (3 if num_drafted else 1)
-    assert kept.cost == pytest.approx(sum(map(costs.at, passes[num_drafted])) / costs.at(3))
+    kept.skips(3, pending)
+    kept._reread, kept.balance = -9.0, 100.0  # so that no plain step moves the checkpoint
+    growths = [FixedGrowth([0.99, 0.98] if row < num_drafted else []) for row in range(3)]
+    assert max(kept.sizes(growths)) == (3 if num_drafted else 1)
+    assert kept.cost == pytest.approx(sum(map(costs.at, passes)) / costs.at(3))
 
 
 def chains(rate: float, seed: int) -> Iterator[Callable[[int], int]]:
