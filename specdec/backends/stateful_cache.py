@@ -18,6 +18,7 @@ from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
 
 _CHUNK = 256  # tokens of a pass that rereads a text
+_MOST_BYTES = 1 << 30  # of the states after each token of a pass
 _CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
 _NONE: Mapping[int, StateLayer] = {}
 
@@ -65,8 +66,9 @@ class StatefulCache(RaggedCache):
         self._checkpoint_bytes = 0  # of one; not known before the first pass
         self._is_recurrent = bool(set(kinds) & RECURRENT)
         self._most_pending = MOST_PENDING if self._is_recurrent else _CHUNK
-        # Tokens of a pass such that the states after each of them are found.
-        self._most_cuttable = (MOST_SINGLE if wide.chunked else 0) if self._is_recurrent else math.inf
+        # Tokens of a pass whose states after each of them are found, and of one such that any of them is known.
+        self._most_single = MOST_SINGLE if wide.chunked else 0
+        self._most_cuttable = self._most_single if self._is_recurrent else math.inf
 
     def _layer(self, kind: str, num_states: int) -> RaggedLayer | StateLayer:
         if kind not in STATES:
@@ -137,7 +139,7 @@ class StatefulCache(RaggedCache):
         """Yield one pass; the layers' states are set before it and read after it."""
         parts, width = [reading.next_part() for reading in readings], max(reading.num_next for reading in readings)
         self.place([part.row for part in parts], [part.start for part in parts], width)
-        self._finds_each = 1 < width <= MOST_SINGLE and bool(self._wide.chunked) and self._may_be_cut(readings, width)
+        self._finds_each = 1 < width <= self._most_single and self._may_be_cut(readings, width)
         for number, layer in enumerate(self._state_layers):
             rows = [each.before.layers[number] for each in readings if each.before.layers]
             layer.enter(rows, width if self._finds_each else 0)
@@ -156,8 +158,11 @@ class StatefulCache(RaggedCache):
                 del reading.stops[0]
 
     def _may_be_cut(self, readings: Sequence[Reading], width: int) -> bool:
-        """Return True if a row is padded, or if a draft will probably be rejected as the row's last one was."""
-        return any(
+        """Return True if a row is padded, or if a draft will probably be rejected as the row's last one was.
+
+        False if the states after each token would take too much memory.
+        """
+        return len(readings) * (1 + width) * self._checkpoint_bytes <= _MOST_BYTES and any(
             each.num_next < width or (each.stops[0] > each.certain and self._rows[each.row].expects_rejection)
             for each in readings
         )
