@@ -12,10 +12,10 @@ from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.row_states import MOST_CHECKPOINTS, Reading, RowStates
 from specdec.backends.row_tokens import Chain, RowTokens
-from specdec.backends.shared_passes import MOST_PENDING, shared_passes
 from specdec.backends.states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
+from specdec.models.shared_passes import MOST_PENDING, shared_passes
 
 _CHUNK = 256  # tokens of a pass that rereads a text
 _MOST_BYTES = 1 << 30  # of the states after each token of a pass

@@ -13,9 +13,9 @@ from specdec.backends.cache import RaggedLayer
 from specdec.backends.chain_passes import causal_masks
 from specdec.backends.hf import HFBackend
 from specdec.backends.placement import Placement
-from specdec.backends.shared_passes import passes_of_step, shared_passes
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
+from specdec.models.shared_passes import passes_of_step, shared_passes
 from specdec.probes.examination import examine
 from specdec.target import CacheRow, Target
 from specdec.tree import ROOT, DraftTree

@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import wide_passes
 from specdec.backends.hf import HFBackend
-from specdec.backends.shared_passes import MOST_PENDING
 from specdec.backends.state_caches import _BlockStates
 from specdec.backends.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
 from specdec.models.notes import lock_of
+from specdec.models.shared_passes import MOST_PENDING
 from specdec.probes.costs import measure_costs
 from specdec.probes.examination import examine
 from specdec.record import StepRecord

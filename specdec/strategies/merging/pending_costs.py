@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec.backends.shared_passes import Pass, passes_of_step
+from specdec.models.shared_passes import Pass, passes_of_step
 from specdec.strategies.merging.cost_model import CostModel, CostTable
 
 
