@@ -566,7 +566,7 @@ MUTATIONS = (
         "the state after a rejected token of those after each",
         "specdec/backends/states.py",
         (("self.each[:, -1 - num_tokens]", "self.each[:, -1]"),),
-        (f"{STATES}::{KEPT}[mamba2]",),
+        (f"{STATES}::test_rejected_drafts_cost_at_most_the_pending_tokens[mamba2]",),
     ),
     Mutation(
         "a state after padding tokens of those after each",

@@ -109,9 +109,11 @@ def test_rejected_drafts_cost_at_most_the_pending_tokens(name: str) -> None:
         tree = DraftTree(3 + step % 7)
         tree.add_chain(ROOT, [5, 6])
         planned = target.compile({row: tree})
-        target.forward(planned)
+        found = target.forward(planned).rows[row].logits(ROOT)
         target.keep(planned, {row: (ROOT,)})
     assert max(fed[1:]) <= MOST_PENDING + 2
+    text = [*range(2, 40), *(3 + step % 7 for step in range(60))]
+    assert float((found - families.plain_logits(model, text)[-1]).abs().max()) <= TOLERANCE
     assert (max(fed[1:]) == 3) == (name != "qwen3_next")  # the others' states are known after each token
     assert len(fed) <= 1 + 60 + 60 // MOST_PENDING + 1
     num_checkpoints = len(cache._rows[0].checkpoints)
