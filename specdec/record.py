@@ -106,6 +106,7 @@ class StepRecord:
         width: tokens read for the widest row, without padding: its nodes and ``num_reread``; 0 without a pass.
         num_reread: committed tokens that the pass read again, of the row with most of them; models with recurrent
             states do so.
+        num_passes: passes of the model; several if its rows have recurrent states and don't share one.
         num_positions: cache slots that the longest row sees.
         is_warm: False while the backend is still warming up for passes like this one.
         row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
@@ -119,6 +120,7 @@ class StepRecord:
     is_warm: bool = True
     row_bytes: int = 0
     num_reread: int = 0
+    num_passes: int = 1
 
     @property
     def num_rows(self) -> int:

@@ -63,11 +63,12 @@ class PassOutput:
         planned: the pass.
         rows: each row's output, addressed by the nodes of the row's tree.
         num_reread: by row, the committed tokens that the pass read again; empty if there are none.
+        num_passes: passes of the model.
     """
 
     def __init__(self, planned: PlannedPass, output: Output) -> None:
         self.planned = planned
-        self.num_reread = output.num_reread
+        self.num_reread, self.num_passes = output.num_reread, output.num_passes
         self.rows = {
             row: OutputRow(output, number, planned.trunks[row])
             for number, row in enumerate(planned.rows)

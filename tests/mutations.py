@@ -494,7 +494,7 @@ MUTATIONS = (
         "a pass changes its checkpoint",
         "specdec/backends/states.py",
         (("torch.cat(recurrent) if", "recurrent[0] if len(recurrent) == 1 else torch.cat(recurrent) if"),),
-        (f"{STATES}::{KEPT}[mamba2]",),
+        ("tests/backends/test_states.py::test_layers_are_given_copies_which_their_code_may_change",),
     ),
     Mutation(
         "pending tokens read twice",
@@ -553,7 +553,7 @@ MUTATIONS = (
     Mutation(
         "a state that has seen padding tokens",
         "specdec/backends/stateful_cache.py",
-        (("if not (num_padding and self._is_recurrent):", "if True:"),),
+        (("if is_cuttable or not num_padding:", "if True:"),),
         (f"{JOINED}::test_a_padded_row_keeps_its_checkpoint",),
     ),
     Mutation(
@@ -561,6 +561,18 @@ MUTATIONS = (
         "specdec/backends/stateful_cache.py",
         (("state.of_row(index, num_padding)", "state.of_row(0, num_padding)"),),
         (f"{STATES}::{KEPT}[lfm2]",),
+    ),
+    Mutation(
+        "the state after a rejected token of those after each",
+        "specdec/backends/states.py",
+        (("self.each[:, -1 - num_tokens]", "self.each[:, -1]"),),
+        (f"{STATES}::test_rejected_drafts_cost_at_most_the_pending_tokens[mamba2]",),
+    ),
+    Mutation(
+        "a state after padding tokens of those after each",
+        "specdec/backends/states.py",
+        ((": each.shape[1] - num_padding]", ":]"),),
+        (f"{STATES}::{KEPT}[mamba2]",),
     ),
     Mutation(
         "a mask as if all rows were as long as the first",
@@ -571,13 +583,19 @@ MUTATIONS = (
     Mutation(
         "pending tokens that a draft's size ignores",
         "specdec/strategies/merging/sizer.py",
-        (("pending = min(self._num_pending,", "pending = min(0,"),),
+        (("table_of_step(self._costs, self._pending,", "table_of_step(self._costs, [0] * len(growths),"),),
+        ("tests/strategies/merging/test_pending.py",),
+    ),
+    Mutation(
+        "passes of rows that share none, for nothing",
+        "specdec/strategies/merging/pending_costs.py",
+        (("fixed = cost(alone, 0)", "fixed = 0.0"),),
         ("tests/strategies/merging/test_pending.py",),
     ),
     Mutation(
         "a checkpoint that no plain step moves",
         "specdec/strategies/merging/sizer.py",
-        (("return is_due and self._num_pending > 0", "return False and self._num_pending > 0"),),
+        (("return is_due and any(self._pending)", "return False and any(self._pending)"),),
         ("tests/strategies/merging/test_pending.py",),
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
     python -m benchmarks hybrids [--families lfm2 qwen3_next …] [--num-texts 40] [--max-new-tokens 64]
     python -m benchmarks hybrids --speed [--models Qwen3 Bamba …] [--num-rows 8]   # on a quiet machine
+    python -m benchmarks hybrids --rejected [--models Bamba …]                     # likewise
 
 Small random models of each family decode random prompts that repeat themselves, in batches of eight: greedy texts are
 compared with transformers' ``generate``, sampled texts with plain decoding's. The exit code is 1 if one differs.
@@ -9,6 +10,7 @@ compared with transformers' ``generate``, sampled texts with plain decoding's. T
 ``--speed`` times models of about 250 million parameters that go on counting to 24, so that nearly all drafts are
 accepted, with attention alone and with three of four layers recurrent or convolutional. It says what a hybrid's passes
 cost, and not how often a trained model's drafts are accepted. The rows of a batch have prompts of different lengths.
+``--rejected`` times the steps of the same models with drafts of seven tokens of which some are accepted.
 """
 
 import argparse
@@ -23,13 +25,19 @@ from transformers import PreTrainedModel
 
 from benchmarks.machine import facts
 from specdec import Generator
+from specdec.backends.hf import HFBackend
 from specdec.decoding.result import Result
+from specdec.masks.dense import DenseCompiler
+from specdec.probes.examination import examine
+from specdec.target import Target
+from specdec.tree import ROOT, DraftTree
 from tests.support import families
 
 STRATEGIES = ["autoregressive", "prompt_lookup:num_tokens=6", "lookahead:N=3,W=3,G=3", "auto"]
 TIMED = ["autoregressive", "prompt_lookup:num_tokens=7"]
 FAMILIES = {**families.STATES, **families.MORE_STATES}
 VOCAB, CYCLE, REPEATS = 4096, 24, 3
+DRAFTED, ACCEPTED, STEPS = 7, (0, 1, 3, 6, 7), 12
 SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 16,
     "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 2048,
@@ -134,18 +142,51 @@ def time_models(names: list[str], num_rows: int, num_tokens: int) -> None:
             print(f"| {name} | {size} | {num_rows} | {strategy} | {speeds} |", flush=True)
 
 
+def time_rejections(names: list[str]) -> None:
+    """Print the time of each model's tokens where drafts are accepted in part."""
+    print("| shape | accepted | ms per token | over plain |\n|---|---|---|---|")
+    for name in names:
+        target = Target(examine(HFBackend.load(counting(*TIMED_MODELS[name]), DenseCompiler())), DenseCompiler())
+        plain = milliseconds_of(target, 0, 0)
+        for num_accepted in ACCEPTED:
+            taken = milliseconds_of(target, DRAFTED, num_accepted)
+            print(f"| {name} | {num_accepted} of {DRAFTED} | {taken:.1f} | {plain / taken:.2f} |", flush=True)
+
+
+def milliseconds_of(target: Target, num_drafted: int, num_accepted: int) -> float:
+    """Return the milliseconds of a token, the least of some texts, in each step of which so many are accepted."""
+    tree, least = DraftTree(0), float("inf")
+    tree.add_chain(ROOT, range(1, num_drafted + 1))
+    for _ in range(REPEATS):
+        row = target.open(capacity=256)
+        target.read_all(row, [*range(CYCLE)] * 3)
+        times = []
+        for _ in range(STEPS + 1):  # the first one warms up
+            times.append(time.perf_counter())
+            planned = target.compile({row: tree})
+            target.forward(planned)
+            target.keep(planned, {row: tuple(range(num_accepted + 1))})
+        least = min(least, (time.perf_counter() - times[1]) / STEPS / (num_accepted + 1))
+        target.release(row)
+    return 1000.0 * least
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--num-texts", type=int, default=40)
     parser.add_argument("--max-new-tokens", type=int, help="default: 64, and 33 with --speed")
     parser.add_argument("--speed", action="store_true", help="time larger models instead")
-    parser.add_argument("--models", nargs="+", choices=TIMED_MODELS, default=list(TIMED_MODELS), help="with --speed")
+    parser.add_argument("--rejected", action="store_true", help="time drafts that are accepted in part instead")
+    parser.add_argument("--models", nargs="+", choices=TIMED_MODELS, default=list(TIMED_MODELS), help="of those timed")
     parser.add_argument("--num-rows", type=int, default=1, help="of a batch, with --speed")
-    parser.add_argument("--threads", type=int, help="default: 1, and 2 with --speed")
+    parser.add_argument("--threads", type=int, help="default: 1, and 2 for times")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads or 1 + arguments.speed)
+    torch.set_num_threads(arguments.threads or 1 + (arguments.speed or arguments.rejected))
     print(facts())
+    if arguments.rejected:
+        time_rejections(arguments.models)
+        return 0
     if arguments.speed:
         time_models(arguments.models, arguments.num_rows, arguments.max_new_tokens or 33)
         return 0

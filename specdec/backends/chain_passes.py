@@ -42,6 +42,7 @@ class ChainPasses:
         self._logits: dict[int, list[torch.Tensor]] = {row: [] for row in self.chains}
         self._states: dict[int, list[list[torch.Tensor]]] = {row: [] for row in self.chains}
         self._num_reread = dict.fromkeys(self.chains, 0)
+        self._num_passes = 0
 
     def inputs(self, parts: Sequence[RowTokens]) -> Inputs:
         """Return the inputs of a pass over some rows, with masks if they are several."""
@@ -61,6 +62,7 @@ class ChainPasses:
 
     def add(self, parts: Sequence[RowTokens], logits: torch.Tensor, states: Sequence[torch.Tensor]) -> None:
         """Add a pass's output: logits, ``(rows, columns, vocab)``, and each layer's states, ``(rows, width, size)``."""
+        self._num_passes += 1
         columns = sorted({place for part in parts for place in self._places(part)})
         column_of = {column: index for index, column in enumerate(columns)}
         for index, part in enumerate(parts):
@@ -80,7 +82,8 @@ class ChainPasses:
         logits = [torch.cat(self._logits[row]) for row in self.chains]
         padded = [torch.nn.functional.pad(each, (0, 0, 0, len(layout.columns) - len(each))) for each in logits]
         hidden = [self._states_of(row) for row in self.chains]
-        return Output(torch.stack(padded), layout.columns, hidden, layout.hidden, list(self._num_reread.values()))
+        num_reread = list(self._num_reread.values())
+        return Output(torch.stack(padded), layout.columns, hidden, layout.hidden, num_reread, self._num_passes)
 
     def _states_of(self, row: int) -> torch.Tensor:
         """Return all layers' states at a row's nodes, ``(nodes, layers, size)``."""

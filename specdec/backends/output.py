@@ -20,6 +20,7 @@ class Output:
         hidden: for each row ``(nodes, layers, size)``, on the model's device; later passes don't overwrite them.
         layers: those of ``hidden``, in order.
         num_reread: by row, the committed tokens that the pass read again; empty if there are none.
+        num_passes: passes of the model; several if rows of models with states don't share one.
         num_top: if set, ``top_id`` also copies this many top-k logits, for a later ``top_logits(num_top)``.
     """
 
@@ -30,11 +31,12 @@ class Output:
         hidden: States = (),
         layers: Sequence[int] = (),
         num_reread: Sequence[int] = (),
+        num_passes: int = 1,
     ) -> None:
         self.logits = logits
         self.hidden, self.layers = hidden, tuple(layers)
         self.column_of = {node: column for column, node in enumerate(columns)}
-        self.num_reread = num_reread
+        self.num_reread, self.num_passes = num_reread, num_passes
         self.num_top = 0
         self._ids: list[list[int]] | None = None
         self._top: dict[int, tuple[list[Any], list[Any]]] = {}

@@ -39,7 +39,7 @@ class _BlockStates(StateLayer):
         super().__init__(1)
         self._block = block
 
-    def enter(self, rows: Sequence[Sequence[State]]) -> None:
+    def enter(self, rows: Sequence[Sequence[State]], num_tokens: int = 0) -> None:
         state = State.joined([states[0] for states in rows])
         self._block.conv1d_state, self._block.rg_lru.recurrent_states = state.inputs, state.recurrent
 

@@ -1,96 +1,26 @@
 """The cache of models with recurrent or convolutional layers: states at checkpoints, keys and values."""
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
+from specdec.backends.row_states import MOST_CHECKPOINTS, Reading, RowStates
 from specdec.backends.row_tokens import Chain, RowTokens
 from specdec.backends.states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
-from specdec.backends.wide_passes import WidePasses
+from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
+from specdec.models.shared_passes import MOST_PENDING, shared_passes
 
-MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer need more passes of their own
 _CHUNK = 256  # tokens of a pass that rereads a text
+_MOST_BYTES = 1 << 30  # of the states after each token of a pass
 _CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
-_MOST_PADDING = 6  # tokens of a row; not tuned: about what a pass of its own costs on a CPU
 _NONE: Mapping[int, StateLayer] = {}
-# The first of the last three is at least 32 tokens before the last, so it is within the whole blocks of a prefix cache.
-_MOST_CHECKPOINTS, _SPACING = 3, 32
-
-
-@dataclass(slots=True)
-class _Row:
-    """One row's text and states.
-
-    Attributes:
-        tokens: the committed ones.
-        fed: the tokens of the last pass after the committed ones.
-        checkpoints: the states that are kept, by ascending length; the first is that of the empty text.
-        new: the states that the last pass computed, uncommitted.
-        is_reading: True until a root has been committed since the row was opened or rolled back.
-        num_prompt: the tokens up to the prompt's last one, as far as known.
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    fed: Sequence[int] = ()
-    checkpoints: list[Snapshot] = field(default_factory=lambda: [Snapshot(0, 0, ())])
-    new: list[Snapshot] = field(default_factory=list)
-    is_reading: bool = True
-    num_prompt: int = 0
-
-    def add(self, checkpoint: Snapshot) -> None:
-        """Add a checkpoint. If it is within ``_SPACING`` tokens of the last but one, it replaces the last."""
-        kept = self.checkpoints
-        if len(kept) > 2 and checkpoint.length - kept[-2].length < _SPACING:
-            kept.pop()
-        kept.append(checkpoint)
-        del kept[1:-_MOST_CHECKPOINTS]
-
-
-@dataclass(slots=True)
-class _Reading:
-    """The passes over a row's chain that are left.
-
-    Attributes:
-        before: the states that the next pass starts from.
-        fed: the tokens after these, the chain's last.
-        stops: where each pass stops, ascending.
-        certain: the length up to the chain's root.
-        num_prompt: as of the row.
-    """
-
-    row: int
-    before: Snapshot
-    fed: Sequence[int]
-    stops: list[int]
-    certain: int
-    num_prompt: int
-
-    @property
-    def num_next(self) -> int:
-        """The tokens of the next pass."""
-        return self.stops[0] - self.before.length
-
-    @property
-    def is_prompt(self) -> bool:
-        """True if the next pass reads tokens of the prompt alone."""
-        return self.stops[0] <= self.num_prompt
-
-    def next_part(self) -> RowTokens:
-        """Return the tokens of the next pass."""
-        return RowTokens(self.row, self.before.length, self.fed[: self.num_next])
-
-    def advance(self, after: Snapshot) -> None:
-        """Continue from the states after the next pass."""
-        stop = self.stops.pop(0)
-        if self.stops:  # the states are copied, with no more inputs than the next pass reads
-            self.fed, self.before = self.fed[stop - self.before.length :], after.at(stop) or self.before
 
 
 class StatefulCache(RaggedCache):
@@ -101,7 +31,9 @@ class StatefulCache(RaggedCache):
     their keys and values. A pass whose tokens are all committed moves the checkpoint: a plain step, a chunk of a
     prompt, a draft that was accepted as a whole. If ``MOST_PENDING`` tokens are pending, the draft's root included, or
     a long rest of a prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no
-    pending tokens, except right after a rollback, because the states of convolutions can be cut.
+    pending tokens, except right after a rollback, because the states of convolutions can be cut. So can those of
+    Mamba-2 on a CPU, after passes over few tokens (``states.after_each``). Finding them takes time, so it is not done
+    while drafts are accepted as a whole.
 
     A row can be rolled back to any length, and filled with copies of another's tokens: it continues from the last
     checkpoint before.
@@ -110,7 +42,7 @@ class StatefulCache(RaggedCache):
     goes back to a checkpoint in a prompt, because the tokens that stay are then those of a longer prompt.
 
     Rows share passes (``_joined``). A row that is padded in one, on the right, keeps its checkpoint whatever is
-    accepted, because its state after the pass has seen padding tokens.
+    accepted, because its state after the pass has seen padding tokens, unless it can be cut.
 
     If only the beginning of a text can be read in a wide pass, each later token has a pass of its own.
 
@@ -128,12 +60,15 @@ class StatefulCache(RaggedCache):
         self.layers = [own.get(number) or self._layer(kind, num_states) for number, kind in enumerate(kinds)]
         self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._wide = wide
-        self._is_prompt = self._continues_scan = False  # of the pass that is being run, as are the following
+        self._is_prompt = self._continues_scan = self._finds_each = False  # of the pass being run, as are the following
         self._width = 0
-        self._rows: list[_Row] = []
+        self._rows: list[RowStates] = []
         self._checkpoint_bytes = 0  # of one; not known before the first pass
         self._is_recurrent = bool(set(kinds) & RECURRENT)
         self._most_pending = MOST_PENDING if self._is_recurrent else _CHUNK
+        # Tokens of a pass whose states after each of them are found, and of one such that any of them is known.
+        self._most_single = MOST_SINGLE if wide.chunked else 0
+        self._most_cuttable = self._most_single if self._is_recurrent else math.inf
 
     def _layer(self, kind: str, num_states: int) -> RaggedLayer | StateLayer:
         if kind not in STATES:
@@ -148,12 +83,13 @@ class StatefulCache(RaggedCache):
             for joined in self._joined(due):
                 yield from self._pass(joined)
 
-    def _begin(self, row: int, chain: Chain) -> _Reading:
+    def _begin(self, row: int, chain: Chain) -> Reading:
         """Decide where the passes over a row's chain start and stop."""
         own, tokens, end = self._rows[row], chain.tokens, self.lengths[row] + len(chain.tokens)
         own.fed, own.new = tokens, []
         # The root is committed whatever its logits are.
         certain = self.lengths[row] + min(chain.num_trunk + 1, len(tokens))
+        own.has_draft = end > certain
         if own.is_reading:
             own.num_prompt = certain
             own.is_reading = chain.num_trunk == len(tokens)
@@ -164,7 +100,7 @@ class StatefulCache(RaggedCache):
         begin = before.length
         fed = [*own.tokens[begin:], *tokens]
         stops = [*self._stops(begin, certain, end, has_own_prompt)]
-        return _Reading(row, before, fed, stops, certain, own.num_prompt)
+        return Reading(row, before, fed, stops, certain, own.num_prompt)
 
     def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int, has_own_prompt: bool) -> Snapshot:
         """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less.
@@ -183,46 +119,56 @@ class StatefulCache(RaggedCache):
         stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
         return dict.fromkeys([*stops, end])
 
-    def _joined(self, readings: Sequence[_Reading]) -> Iterator[Sequence[_Reading]]:
+    def _joined(self, readings: Sequence[Reading]) -> Iterator[Sequence[Reading]]:
         """Yield the rows that share a pass: all start from a state or none does, and padding costs less than a pass.
 
-        The state after padding tokens is of no use, unless it can be cut. So rows whose next state is certain to become
-        a checkpoint aren't padded.
+        The state after padding tokens is of no use, unless it can be cut. So other rows whose next state is certain to
+        become a checkpoint aren't padded.
         """
-        groups = defaultdict[Hashable, list[_Reading]](list)
+        groups = defaultdict[Hashable, list[Reading]](list)
         for reading in sorted(readings, key=lambda each: -each.num_next):
-            is_unpadded = self._is_recurrent and reading.stops[0] <= reading.certain
-            key = bool(reading.before.layers), reading.is_prompt, reading.num_next if is_unpadded else None
-            groups[key].append(reading)
+            is_cuttable = reading.num_next <= self._most_cuttable
+            is_unpadded = not is_cuttable and reading.stops[0] <= reading.certain
+            unpadded = reading.num_next if is_unpadded else None
+            groups[bool(reading.before.layers), reading.is_prompt, is_cuttable, unpadded].append(reading)
         for group in groups.values():
-            most = 1 if self._wide.one_row else len(group)
-            while group:
-                longest = group[0].num_next
-                joined = [each for each in group[:most] if longest - each.num_next <= _MOST_PADDING]
-                del group[: len(joined)]
-                yield sorted(joined, key=lambda each: each.row)
+            for places in shared_passes([each.num_next for each in group], not self._wide.one_row):
+                yield sorted((group[place] for place in places), key=lambda each: each.row)
 
-    def _pass(self, readings: Sequence[_Reading]) -> Iterator[Sequence[RowTokens]]:
+    def _pass(self, readings: Sequence[Reading]) -> Iterator[Sequence[RowTokens]]:
         """Yield one pass; the layers' states are set before it and read after it."""
         parts, width = [reading.next_part() for reading in readings], max(reading.num_next for reading in readings)
         self.place([part.row for part in parts], [part.start for part in parts], width)
+        self._finds_each = 1 < width <= self._most_single and self._may_be_cut(readings, width)
         for number, layer in enumerate(self._state_layers):
-            layer.enter([each.before.layers[number] for each in readings if each.before.layers])
+            rows = [each.before.layers[number] for each in readings if each.before.layers]
+            layer.enter(rows, width if self._finds_each else 0)
         self._is_prompt, self._width = readings[0].is_prompt, width
         self._continues_scan = bool(readings[0].before.length) and width > 1
         yield parts
         after = [layer.leave() for layer in self._state_layers]
+        is_cuttable = all(state.is_cuttable for states in after for state in states)
         for index, (reading, part) in enumerate(zip(readings, parts, strict=True)):
             num_padding = width - len(part.tokens)
-            if not (num_padding and self._is_recurrent):
+            if is_cuttable or not num_padding:
                 layers = tuple(tuple(state.of_row(index, num_padding) for state in states) for states in after)
                 self._rows[part.row].new.append(Snapshot(part.stop, part.start, layers))
                 reading.advance(self._rows[part.row].new[-1])
             else:
                 del reading.stops[0]
 
+    def _may_be_cut(self, readings: Sequence[Reading], width: int) -> bool:
+        """Return True if a row is padded, or if a draft will probably be rejected as the row's last one was.
+
+        False if the states after each token would take too much memory.
+        """
+        return len(readings) * (1 + width) * self._checkpoint_bytes <= _MOST_BYTES and any(
+            each.num_next < width or (each.stops[0] > each.certain and self._rows[each.row].expects_rejection)
+            for each in readings
+        )
+
     def pass_context(self) -> AbstractContextManager[None]:
-        return self._wide.prepared(self._is_prompt, self._width)
+        return self._wide.prepared(self._is_prompt, self._width, self._finds_each)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
         state: torch.Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
@@ -239,6 +185,8 @@ class StatefulCache(RaggedCache):
         assert list(path) == [*range(len(path))], "a model with states is given chains"
         own = self._rows[row]
         own.tokens += own.fed[: len(path)]
+        if own.has_draft:
+            own.expects_rejection = len(path) < len(own.fed)
         self.lengths[row] += len(path)
         for snapshot in own.new:
             checkpoint = snapshot.at(self.lengths[row])
@@ -277,7 +225,7 @@ class StatefulCache(RaggedCache):
 
     def open(self, capacity: int) -> None:
         super().open(capacity)
-        self._rows.append(_Row())
+        self._rows.append(RowStates())
 
     def release(self, row: int) -> None:
         super().release(row)
@@ -293,8 +241,8 @@ class StatefulCache(RaggedCache):
 
     def bytes_for(self, capacities: Sequence[int], anew: bool = False) -> int:
         num_rows = len(capacities or self.lengths)
-        return super().bytes_for(capacities, anew) + num_rows * _MOST_CHECKPOINTS * self._checkpoint_bytes
+        return super().bytes_for(capacities, anew) + num_rows * MOST_CHECKPOINTS * self._checkpoint_bytes
 
     @property
     def row_bytes(self) -> int:
-        return super().row_bytes + _MOST_CHECKPOINTS * self._checkpoint_bytes
+        return super().row_bytes + MOST_CHECKPOINTS * self._checkpoint_bytes

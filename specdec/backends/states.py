@@ -2,7 +2,8 @@
 
 A state summarises all tokens so far, so a rejected token can't be removed from it: a pass reads a copy, and the cache
 decides which of the states before and after the pass to keep. A convolution's state is its last inputs. A pass records
-its inputs, so the state after any of its tokens can be cut out; a recurrent state is known after the last token only.
+its inputs, so the state after any of its tokens can be cut out. A recurrent state is known after the last token only,
+unless the layer's scan leaves those after each token in memory (``after_each``).
 """
 
 from collections.abc import Sequence
@@ -25,18 +26,26 @@ class State:
         inputs: of the convolution, ``(1, channels, tokens)``, the last token's last; None if there is none.
         num_inputs: the number of inputs that the next pass reads.
         recurrent: the recurrent state, ``(1, …)``; None if there is none.
+        each: the recurrent states before the pass and after each of its tokens, ``(1, 1 + tokens, …)``; None if only
+            the last is known.
     """
 
     inputs: torch.Tensor | None = None
     num_inputs: int = 0
     recurrent: torch.Tensor | None = None
+    each: torch.Tensor | None = None
+
+    @property
+    def is_cuttable(self) -> bool:
+        """True if the state after any of the pass's tokens is known."""
+        return self.recurrent is None or self.each is not None
 
     def without(self, num_tokens: int) -> "State":
         """Return the state without the last ``num_tokens`` tokens, with as many inputs as the next pass reads.
 
         The tensors are views of no larger ones.
         """
-        recurrent = self.recurrent
+        recurrent = self.recurrent if self.each is None else self.each[:, -1 - num_tokens]
         # Some scans return the last of the states of all their chunks.
         if recurrent is not None and recurrent.untyped_storage().nbytes() > recurrent.nbytes:
             recurrent = recurrent.clone()
@@ -56,15 +65,43 @@ class State:
 
     def of_row(self, row: int, num_padding: int) -> "State":
         """Return one row's part of the states of several, without the inputs of ``num_padding`` tokens at the end."""
-        inputs, recurrent = self.inputs, self.recurrent
+        inputs, recurrent, each = self.inputs, self.recurrent, self.each
         if inputs is not None:
             inputs = inputs[row : row + 1, ..., : inputs.shape[-1] - num_padding]
+        if each is not None:
+            each = each[row : row + 1, : each.shape[1] - num_padding]
+            return State(inputs, self.num_inputs, each[:, -1], each)
         return State(inputs, self.num_inputs, None if recurrent is None else recurrent[row : row + 1])
 
     @property
     def num_bytes(self) -> int:
         """Bytes of both tensors."""
         return sum(part.nbytes for part in (self.inputs, self.recurrent) if part is not None)
+
+
+def after_each(last: torch.Tensor | None, before: torch.Tensor | None, num_tokens: int) -> torch.Tensor | None:
+    """Return the states before a pass and after each of its tokens, ``(rows, 1 + tokens, …)``.
+
+    Mamba-2's scan in transformers computes the states at all borders of its chunks in one tensor and returns a view of
+    the last. With one token per chunk that tensor has every state.
+
+    Args:
+        last: the state after the pass, ``(rows, …)``.
+        before: the state that it started from, None for zeros; the tensor must begin with this one.
+        num_tokens: of each row.
+
+    Returns:
+        None if ``last`` is no such view.
+    """
+    if last is None or not num_tokens:
+        return None
+    is_last_of_all = last.untyped_storage().nbytes() == (1 + num_tokens) * last.nbytes
+    if not is_last_of_all or last.storage_offset() % num_tokens:
+        return None
+    size, stride = [len(last), 1 + num_tokens, *last.shape[1:]], last.storage_offset() // num_tokens
+    each = last.as_strided(size, [last.stride(0), stride, *last.stride()[1:]], 0)
+    first = each[:, 0]
+    return each if torch.equal(first, torch.zeros_like(first) if before is None else before) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +121,7 @@ class Snapshot:
         """Return the states at the end of the pass, or at ``length`` if that is earlier; None if they are unknown."""
         dropped = max(0, self.length - length)
         states = [state for layer in self.layers for state in layer]
-        is_cuttable = length > self.begin and all(state.recurrent is None for state in states)
+        is_cuttable = length > self.begin and all(state.is_cuttable for state in states)
         if dropped and not is_cuttable:
             return None
         layers = tuple(tuple(state.without(dropped) for state in layer) for layer in self.layers)
@@ -140,9 +177,17 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
     def __init__(self, num_states: int) -> None:
         super().__init__(num_states)
         self.record_past = True  # has modelling code pass on all inputs of a convolution
+        self._before: list[torch.Tensor | None] = [None] * num_states
+        self._num_tokens = 0
 
-    def enter(self, rows: Sequence[Sequence[State]]) -> None:
-        """Set the states that the next pass starts from, by row; none at the beginning of a text."""
+    def enter(self, rows: Sequence[Sequence[State]], num_tokens: int = 0) -> None:
+        """Set the states that the next pass starts from.
+
+        Args:
+            rows: each row's states; none at the beginning of a text.
+            num_tokens: tokens of each row if the scan has a chunk for each, so its states can be found; else 0.
+        """
+        self._num_tokens = num_tokens
         for index in range(self.number_of_states):
             # A copy, since some code updates states in place: kernels the recurrent one, Kimi-Linear the convolution's.
             state = State.joined([states[index] for states in rows])
@@ -150,11 +195,17 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
             self.is_conv_states_initialized[index] = state.inputs is not None
             self.is_recurrent_states_initialized[index] = state.recurrent is not None
             self.has_previous_state[index] = bool(rows)
+            self._before[index] = self.recurrent_states[index]
 
     def leave(self) -> tuple[State, ...]:
         """Return the states of all rows after the pass, and hold none of them any longer."""
         states = tuple(
-            State(self.conv_states[index], self.conv_kernel_size[index] or 0, self.recurrent_states[index])
+            State(
+                self.conv_states[index],
+                self.conv_kernel_size[index] or 0,
+                self.recurrent_states[index],
+                after_each(self.recurrent_states[index], self._before[index], self._num_tokens),
+            )
             for index in range(self.number_of_states)
         )
         self.enter(())

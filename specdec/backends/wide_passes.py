@@ -7,7 +7,9 @@ Two differences are known in transformers' code:
   steps of the prompt and not those of generated tokens, and so do the passes here.
 
 And one makes them slow: without kernels, Mamba-2's scan pads each pass to its ``chunk_size``, often 256, although
-chunks of any size give the same states. On a CPU, passes over few tokens are one chunk of just these.
+chunks of any size give the same states. On a CPU, a pass is cut into chunks of equal size instead, of 32 tokens or
+fewer, which need less padding and fewer products. Passes over drafts of a few tokens have a chunk for each, whose
+states the cache finds (``states.after_each``): so none of their tokens is read again.
 """
 
 import math
@@ -23,7 +25,8 @@ from specdec.models.architecture import STARTS_EMPTY
 from specdec.models.notes import lock_of
 
 _NO_LIMIT = (0.0, math.inf)
-_FEW = 64  # tokens
+MOST_SINGLE = 16  # tokens of a pass in chunks of one token: the scan's cost grows with the square of their number
+_MOST_IN_CHUNK = 32  # tokens: fastest for passes of 72, 128 and 256 tokens of a layer with 32 heads
 
 
 class WidePasses:
@@ -31,7 +34,7 @@ class WidePasses:
 
     Attributes:
         limited: the modules whose wide passes limit their time steps.
-        chunked: the modules whose wide passes are padded to a chunk, on a CPU.
+        chunked: the modules whose wide passes are cut into chunks, on a CPU.
         begin_only: True if a wide pass is right at the beginning of a text only.
         one_row: True if several rows can't share a pass.
     """
@@ -44,16 +47,18 @@ class WidePasses:
         self._start: _ScanStart | None = None
 
     @contextmanager
-    def prepared(self, is_prompt: bool, num_tokens: int) -> Iterator[None]:
+    def prepared(self, is_prompt: bool, num_tokens: int, is_cut: bool = False) -> Iterator[None]:
         """Prepare the layers for the pass in the block.
 
         Args:
             is_prompt: the tokens are those of a prompt, whose time steps are limited.
             num_tokens: tokens of each row, padding included.
+            is_cut: the states after any token may be needed, so scans in chunks have one for each token.
         """
         with ExitStack() as stack:
-            if self.chunked and 1 < num_tokens <= _FEW:
-                stack.enter_context(_in_one_chunk(self.chunked, num_tokens))
+            if self.chunked and num_tokens > 1:
+                num_chunks = num_tokens if is_cut else math.ceil(num_tokens / _MOST_IN_CHUNK)
+                stack.enter_context(_in_chunks(self.chunked, math.ceil(num_tokens / num_chunks)))
             if not is_prompt and self.limited:
                 stack.enter_context(without_limits(self.limited))
             if self._starts_empty and not self.begin_only:
@@ -121,12 +126,12 @@ def _chunked_modules(model: PreTrainedModel) -> list[Any]:
 
 
 @contextmanager
-def _in_one_chunk(modules: Sequence[Any], num_tokens: int) -> Iterator[None]:
-    """Temporarily reduce the chunks of some modules' scans to ``num_tokens``, unless they are smaller."""
+def _in_chunks(modules: Sequence[Any], size: int) -> Iterator[None]:
+    """Temporarily reduce the chunks of some modules' scans to ``size`` tokens, unless they are smaller."""
     before = [module.chunk_size for module in modules]
     try:
         for module, own in zip(modules, before, strict=True):
-            module.chunk_size = min(own, num_tokens)
+            module.chunk_size = min(own, size)
         yield
     finally:
         for module, own in zip(modules, before, strict=True):

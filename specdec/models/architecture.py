@@ -56,7 +56,7 @@ def cache_argument(model: PreTrainedModel) -> str:
     if container := _OWN_CONTAINERS.get(kind):
         raise ModelError(
             f"{name_of(model)} writes its recurrent states into {container}; a rejected draft couldn't be removed: "
-            "use another model"
+            "decode it with its own generate(), or use a model whose states are in transformers' cache, such as Mamba"
         )
     parameters = inspect.signature(model.forward).parameters
     for name in CACHE_ARGUMENTS:

@@ -1,5 +1,9 @@
 """Rows of models with states share passes: which, how often, and with the logits of each row alone."""
 
+import random
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +15,7 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.placement import Placement
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
+from specdec.models.shared_passes import passes_of_step, shared_passes
 from specdec.probes.examination import examine
 from specdec.target import CacheRow, Target
 from specdec.tree import ROOT, DraftTree
@@ -57,11 +62,30 @@ def test_drafts_of_rows_share_a_pass_although_other_tokens_are_pending() -> None
     fed, trees = counted(model), [chain(40 + number, size) for number, size in enumerate(drafted)]
     output = target.forward(target.compile(dict(zip(rows, trees, strict=True))))
     assert sorted(fed) == [15, 3 * 6]
+    assert output.num_passes == len(fed)
+    assert passes_of_step(pending, [count > 0 for count in drafted]) == ([(1, 15)], [(3, 4)])
     for row, tree in zip(rows, trees, strict=True):
         text = [*texts_of[row], *tree.tokens]
         expected = families.plain_logits(model, text)[-len(tree) :]
         found = torch.stack([output.rows[row].logits(node) for node in range(len(tree))])
         assert float((found - expected).abs().max()) <= TOLERANCE
+
+
+def test_rows_share_passes_such_that_all_take_the_least_time() -> None:
+    """Against every division of the rows in order, a pass costing as much as eight tokens."""
+    rng = random.Random(2)
+    for _ in range(40):
+        lengths = sorted((rng.randint(1, 24) for _ in range(rng.randint(1, 6))), reverse=True)
+
+        def cost(cuts: Sequence[int], lengths: list[int] = lengths) -> int:
+            return sum(8 + (end - begin) * lengths[begin] for begin, end in pairwise([0, *cuts, len(lengths)]))
+
+        inner = range(1, len(lengths))
+        best = min(cost(cuts) for count in range(len(lengths)) for cuts in combinations(inner, count))
+        passes = sorted(shared_passes(lengths), key=lambda places: places.start)
+        assert [place for places in passes for place in places] == [*range(len(lengths))]
+        assert cost([places.start for places in passes[1:]]) == best
+    assert [*shared_passes([5, 5], is_shared=False)] == [range(1), range(1, 2)]
 
 
 def test_a_padded_row_keeps_its_checkpoint() -> None:

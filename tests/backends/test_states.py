@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from specdec.backends.hf import HFBackend
 from specdec.backends.stateful_cache import StatefulCache
-from specdec.backends.states import State, StateLayer
+from specdec.backends.states import State, StateLayer, after_each
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.examination import examine
 from specdec.target import Target
@@ -29,6 +29,18 @@ def test_a_state_without_tokens_is_a_view_of_nothing_larger() -> None:
         assert cut.recurrent is not None
         assert cut.recurrent.untyped_storage().nbytes() == cut.recurrent.nbytes
         assert cut.recurrent.tolist() == [[10.0, 11.0]]
+
+
+def test_the_states_after_each_token_are_found_only_if_the_last_is_a_view_of_them() -> None:
+    states = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(0))  # rows, heads, states, size
+    last, before = states[:, :, -1], states[:, :, 0].clone()
+    found = after_each(last, before, 2)
+    assert found is not None
+    assert torch.equal(found, states.transpose(1, 2))
+    assert after_each(last.clone(), before, 2) is None
+    assert after_each(last, before, 1) is None
+    assert after_each(last, before + 1.0, 2) is None
+    assert after_each(last, None, 2) is None
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)

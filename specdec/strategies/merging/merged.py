@@ -137,8 +137,8 @@ class MergedEngine(Engine):
         most = self._num_nodes
         limits = [replace(budget, num_nodes=min(most, budget.num_nodes)) for budget in budgets]
         # What is pending depends on other requests, which padded the row's passes, and on the sizer's earlier ones.
-        num_pending = max((budget.num_pending for budget in budgets), default=0) if self._learns else 0
-        if self._sizer.skips(len(merged), num_pending):
+        pending = [budget.num_pending if self._learns else 0 for budget in budgets]
+        if self._sizer.skips(len(merged), pending):
             is_plain = self._sizer.is_plain
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):

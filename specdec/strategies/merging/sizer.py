@@ -9,11 +9,11 @@ the balance can't lose whole, except for trials: the balance bounds losses and d
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 
 Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
-their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), and a draft is charged for the tokens
-that it is expected to leave pending. A plain step moves the checkpoint for certain. It is made instead of a draft once
-reading again has cost more, since the last move, than the move does: its own cost less that of one token with drafts.
-The sum of both costs is the least then, as for a stock that is ordered in lots (Harris 1913, "How many parts to make at
-once").
+their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), rows that don't share a pass cost
+several (``pending_costs.py``), and a draft is charged for the tokens that it is expected to leave pending. A plain step
+moves the checkpoint for certain. It is made instead of a draft once reading again has cost more, since the last move,
+than the move does: its own cost less that of one token with drafts. The sum of both costs is the least then, as for a
+stock that is ordered in lots (Harris 1913, "How many parts to make at once").
 """
 
 import math
@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.cost_model import CostModel
+from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.growth import Growth
+from specdec.strategies.merging.pending_costs import table_of_step
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
@@ -51,12 +52,12 @@ class DraftSizer(ABC):
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""
 
-    def skips(self, num_rows: int, num_pending: int = 0) -> bool:
+    def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
         """Begin a step; return True if at most forced text is drafted in it.
 
         Args:
             num_rows: number of requests.
-            num_pending: the committed tokens that the pass reads again, of the row with most of them.
+            pending: each request's committed tokens that the pass reads again; empty if there are none.
         """
         return False
 
@@ -110,14 +111,14 @@ class SpeedupSizer(DraftSizer):
         self._is_out = False  # the balance was used up and has not recovered
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
-        self._num_pending = 0
+        self._pending: Sequence[int] = ()  # by row
         self._leaves_pending = False  # rejected drafts do
         self._reread = self._reread_now = 0.0  # cost of pending tokens since the last move, and in the step under way
 
-    def skips(self, num_rows: int, num_pending: int = 0) -> bool:
+    def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
         """Begin a step; True if the balance is used up, or if a plain step is due to compare drafted ones with."""
-        self._num_pending, self._leaves_pending = num_pending, self._leaves_pending or num_pending > 0
-        self._reread, self._reread_now = (self._reread + self._reread_now if num_pending else 0.0), 0.0
+        self._pending, self._leaves_pending = pending or [0] * num_rows, self._leaves_pending or any(pending)
+        self._reread, self._reread_now = (self._reread + self._reread_now if any(pending) else 0.0), 0.0
         num_all = num_rows + self._num_others
         if num_all != self._num_rows:
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
@@ -173,9 +174,12 @@ class SpeedupSizer(DraftSizer):
         """A further round pays while the sum of its probabilities exceeds the speed-up so far times its cost."""
         num_rows, spent = len(growths) + self._num_others, self._spent
         self.balance += self._charged  # of sizes before passes
-        table = self._costs.table(num_rows)
-        pending = min(self._num_pending, len(table.costs) - 2)
-        costs, marginal = table.costs[pending:], table.marginal[pending:]
+        table = of_step = self._costs.table(num_rows)
+        if self._leaves_pending:
+            has_draft = [growth.next_probability > 0.0 for growth in growths]
+            of_step = table_of_step(self._costs, self._pending, has_draft, self._num_others)
+        costs, marginal = of_step.costs, of_step.marginal
+        left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
         size, gained, best, speed, num_kept, num_expected = 1, 0.0, 1, 1.0 / (costs[1] + spent), 0, 1.0
         taken = list[Growth]()  # by each node
         for growing in self._costs.rounds(growths):
@@ -183,18 +187,19 @@ class SpeedupSizer(DraftSizer):
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            if not self._pays(size, probability, marginal[size] * speed, costs):
+            if not self._pays(size, probability, marginal[size] * speed, costs[size + 1] + left):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
                     growth.take()
                     taken.append(growth)
             gained, size = gained + probability, size + 1
-            speed_up = (1.0 + gained) / (costs[size] + spent + self._left(costs, gained, probability))
+            speed_up = (1.0 + gained) / (costs[size] + spent + self._left(table, gained, probability))
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
                 best, speed, num_kept, num_expected = size, speed_up, len(taken), 1.0 + gained
         self._reread_now = costs[best] - table.costs[best]
-        if best > 1 and self._moves(table.costs[1], 1.0 / speed - self._reread_now / num_expected):
+        reread = table.costs[min(1 + max(self._pending, default=0), len(table.costs) - 1)] - table.costs[1]
+        if best > 1 and self._moves(costs[1] - reread, 1.0 / speed - self._reread_now / num_expected):
             best, num_kept = 1, 0
         self.cost = costs[best]
         self._charged = self.cost - 1.0
@@ -202,40 +207,40 @@ class SpeedupSizer(DraftSizer):
         num_excess = Counter(taken[num_kept:])
         return [len(growth) - num_excess[growth] for growth in growths]
 
-    def _left(self, costs: Sequence[float], gained: float, probability: float) -> float:
+    def _left(self, table: CostTable, gained: float, probability: float) -> float:
         """Return what it is expected to cost to read the tokens again that a step with a draft leaves pending.
 
         Args:
-            costs: of each size, after the pending tokens.
+            table: of steps without pending tokens.
             gained: number of draft tokens that are expected to be accepted.
             probability: that all are.
         """
         if not self._leaves_pending:
             return 0.0
-        return (1.0 - probability) * (costs[min(2 + round(gained), len(costs) - 1)] - costs[1])
+        return (1.0 - probability) * (table.costs[min(2 + round(gained), len(table.costs) - 1)] - table.costs[1])
 
     def _moves(self, plain: float, per_token: float) -> bool:
         """Return True if a plain step is to move the checkpoint.
 
         Args:
-            plain: cost of a plain step without pending tokens.
+            plain: cost of a plain step, without reading pending tokens again, in as many passes as it needs.
             per_token: cost of a token with drafts, likewise.
         """
         is_due = self._reread + self._reread_now > plain - per_token
-        return is_due and self._num_pending > 0 and not self._num_trials
+        return is_due and any(self._pending) and not self._num_trials
 
     def spend(self, cost: float) -> None:
         self._spent += cost
 
-    def _pays(self, size: int, probability: float, least: float, costs: Sequence[float]) -> bool:
+    def _pays(self, size: int, probability: float, least: float, cost: float) -> bool:
         """Return True if a round pays and the balance has its cost, or if a trial has room for it.
 
-        Its cost includes that of reading again what a rejected draft leaves pending, once at least.
+        Args:
+            cost: of the step with the round, that of reading again what a rejected draft leaves pending included.
         """
         if self._num_trials:
             return size <= _TRIAL_NODES and probability > 0.0
-        left = costs[min(2, len(costs) - 1)] - 1.0 if self._leaves_pending else 0.0
-        return probability > least and costs[size + 1] - 1.0 + left <= self.balance
+        return probability > least and cost - 1.0 <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)  # chunks are no rows of the next step
@@ -248,9 +253,11 @@ class SpeedupSizer(DraftSizer):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
-            if not (is_plain and record.num_reread):  # else it took longer than a plain step does
+            is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
+            if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
                 self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
-            if record.num_reread or not self._is_skipped:  # the costs are those known now; drafts cause reading again
+            # The costs are those known now, and drafts cause reading again.
+            if is_one_pass and (record.num_reread or not self._is_skipped):
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)

@@ -20,3 +20,16 @@ def test_the_timed_model_counts() -> None:
     generator = Generator(hybrids.counting(config_class, small), proposer="autoregressive", numerics="fast")
     result = generator.generate([*range(24)], max_new_tokens=30, eos_token_id=())
     assert list(result.token_ids) == [*range(24), *range(6)]
+
+
+def test_the_times_of_drafts_are_of_each_number_of_accepted_tokens(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hybrids, "TIMED_MODELS", {"LFM2": hybrids.FAMILIES["lfm2"]})
+    monkeypatch.setattr(hybrids, "counting", hybrids.families.make)
+    monkeypatch.setattr(hybrids, "REPEATS", 1)
+    monkeypatch.setattr(hybrids, "STEPS", 1)
+    hybrids.time_rejections(["LFM2"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["| LFM2", f"{count} of 7"] for count in (0, 1, 3, 6, 7)]
+    assert all(float(row[2]) > 0.0 for row in rows)

@@ -17,12 +17,12 @@ from tests.strategies.merging.test_sizer import costs_of, recorded, sizer
 MOST_PENDING = 16
 
 
-@given(pending=st.integers(0, 15), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
+@given(pending=st.integers(0, 14), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
 def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_node: float, rate: float) -> None:
     """Without a gain from moving the checkpoint, the size is the best of all with p + n nodes."""
     costs, probabilities = costs_of(per_node), [rate**depth for depth in range(1, 9)]
     kept = sizer(per_node, balance=100.0)
-    kept.skips(1, pending)
+    kept.skips(1, [pending])
     kept.balance = 100.0
     (size,) = kept.sizes([FixedGrowth(probabilities)])
     assert kept.cost == pytest.approx(costs.relative_at(pending + size))
@@ -40,6 +40,24 @@ def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_n
     elif speed(best) > 1.05 * speed(1):  # then the checkpoint is moved: reading again would cost more than a plain step
         per_token = 1.0 / speed(best) - pending * per_node / (1.0 + sum(probabilities[: best - 1]))
         assert pending * per_node > 1.0 - per_token - 0.1
+
+
+@pytest.mark.parametrize(
+    ("pending", "num_drafted", "passes"),
+    [
+        ([1, 0, 12], 3, [2 * (1 + 3), 12 + 3]),  # drafts after few tokens share a pass
+        ([1, 0, 0], 1, [1 + 3, 2]),  # rows without a draft have a plain step's
+        ([1, 0, 12], 0, [2, 1, 13]),  # which is one for each number of pending tokens
+        ([15, 0, 0], 1, [16, 2, 3 - 1]),  # at the limit, pending tokens and the root are read first
+    ],
+)
+def test_a_step_is_charged_for_each_of_its_passes(pending: list[int], num_drafted: int, passes: list[int]) -> None:
+    costs, kept = costs_of(0.02), sizer(0.02, balance=100.0)
+    kept.skips(3, pending)
+    kept._reread, kept.balance = -9.0, 100.0  # so that no plain step moves the checkpoint
+    growths = [FixedGrowth([0.99, 0.98] if row < num_drafted else []) for row in range(3)]
+    assert max(kept.sizes(growths)) == (3 if num_drafted else 1)
+    assert kept.cost == pytest.approx(sum(map(costs.at, passes)) / costs.at(3))
 
 
 def chains(rate: float, seed: int) -> Iterator[Callable[[int], int]]:
@@ -74,7 +92,7 @@ def test_the_checkpoint_is_moved_when_reading_again_costs_more_than_a_plain_step
 
     def sized(pending: int, since: int) -> int:
         kept.balance = 100.0
-        kept.skips(1, pending)
+        kept.skips(1, [pending])
         kept.balance = 100.0
         return kept.sizes([FixedGrowth([rate**depth for depth in range(1, 9)])])[0]
 
@@ -90,19 +108,19 @@ def test_a_draft_needs_a_balance_for_the_tokens_that_it_leaves_pending() -> None
     sizes = []
     for num_reread in (0, 1):
         kept = sizer(0.1, balance=0.45)
-        kept.skips(1, num_reread)
-        kept.skips(1, 0)
+        kept.skips(1, [num_reread])
+        kept.skips(1, [0])
         sizes += kept.sizes([FixedGrowth([0.9] * 9)])
     assert sizes == [5, 4]
     kept.forget()
     kept.balance = 0.45
-    kept.skips(1, 0)
+    kept.skips(1, [0])
     assert kept.sizes([FixedGrowth([0.9] * 9)]) == [5]
 
 
 def test_a_plain_step_moves_the_checkpoint_and_costs_its_pending_tokens() -> None:
     kept = sizer(0.1, balance=2.0)
-    kept.skips(1, 9)
+    kept.skips(1, [9])
     assert kept.sizes([FixedGrowth([0.5, 0.1])]) == [1]
     record = recorded([1], [0], 3.0)
     kept.learn(StepRecord("step", record.outcomes, record.seconds, width=10, num_reread=9), record.outcomes)
