@@ -3,13 +3,12 @@
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
 from specdec.errors import ModelError, plural
 from specdec.training.acceptance import Acceptance, held_out_acceptance
+from specdec.training.autocast import autocast
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.losses import Batch, labels
 from specdec.training.optimizer import ScheduledAdamW
@@ -167,7 +166,7 @@ class Trainer:
 
     def evaluate(self, other: HeadTraining | None = None) -> Acceptance:
         """Measure the head on the held-out rows, or another one."""
-        with self._autocast():
+        with autocast(self.training.device, self.training.output_rows.dtype):
             rows = self.settings.rows_per_target_pass
             return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
@@ -184,13 +183,8 @@ class Trainer:
     def _loss(self, batch: Batch, num_steps: int, update: int) -> torch.Tensor:
         # Each update has randomness of its own, which a resumed run repeats.
         generator = torch.Generator(self.training.device).manual_seed(self.generator.initial_seed() + update)
-        with self._autocast():
+        with autocast(self.training.device, self.training.output_rows.dtype):
             return self.training.loss(batch, self.settings.step_weights[:num_steps], generator)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the target's dtype where that is a half one."""
-        dtype = self.training.output_rows.dtype
-        return nullcontext() if dtype == torch.float32 else torch.autocast(self.training.device.type, dtype)
 
     def _groups(self) -> list[tuple[list[torch.nn.Parameter], float]]:
         """Groups of parameters with their learning rates; the first kind whose name is in a parameter's."""

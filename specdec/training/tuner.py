@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from specdec.errors import ModelError
 from specdec.models.architecture import name_of
+from specdec.training.autocast import autocast
 from specdec.training.consistency import Blocks, initial_guess, losses, trajectory
 from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.optimizer import ScheduledAdamW
@@ -51,16 +51,12 @@ class Tuner:
         """
         settings, draw = self.settings, np.random.default_rng((self.settings.seed, number))
         blocks = Blocks.of(rows.to(self._device), settings.block_size)
-        with self._autocast():
+        with autocast(self._device, self._dtype):
             states = trajectory(self.model, blocks, initial_guess(blocks, self._ends, draw))
             state = next(islice(states, int(draw.integers(settings.block_size)), None))
             consistency, autoregressive = losses(self.model, blocks, state)
         self._optimizer.step(consistency + settings.ar_weight * autoregressive, number, done)
         return consistency.detach(), autoregressive.detach()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the model's dtype where that is a half one."""
-        return nullcontext() if self._dtype == torch.float32 else torch.autocast(self._device.type, self._dtype)
 
     @torch.no_grad()
     def copy_to(self, model: Any) -> None:

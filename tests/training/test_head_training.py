@@ -19,8 +19,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import head_of, model_digest
 from specdec.strategies.auto import AutoProposer
-from specdec.training import ConsistencySettings, HeadSettings, Plan, Progress, TrainedHead, Watch
-from specdec.training import train_consistency, train_head
+from specdec.training import (
+    ConsistencySettings,
+    HeadSettings,
+    Plan,
+    Progress,
+    TrainedHead,
+    Watch,
+    train_consistency,
+    train_head,
+)
 from specdec.training.acceptance import Acceptance
 from specdec.training.card import Card, card
 from specdec.training.checkpoint import Checkpoint
@@ -182,7 +190,7 @@ def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatc
         assert result.token_ids == plain(target, prompt, 48)
     assert sum(result.stats.steps for result in results) < sum(len(result.token_ids) for result in results)
     for other in KINDS.keys() - {kind}:
-        with pytest.raises(ModelError, match=f"{head.folder}, is one for {kind}: use {kind} or auto, or .*{other} --out"):
+        with pytest.raises(ModelError, match=f"{head.folder}, is one for {kind}: use {kind} or auto, .*{other} --out"):
             Generator(target, trained(), proposer=other)
 
 

@@ -24,9 +24,7 @@ def head_folder(host: Host, head: Path | None, kind: str) -> Path:
         return head.expanduser()
     folder, train = head_of(host.model), f"`specdec train head --kind {kind}"
     if folder is None:
-        raise ModelError(
-            f"no head was trained for this model on this machine: give head=FOLDER, or run {train}`"
-        )
+        raise ModelError(f"no head was trained for this model on this machine: give head=FOLDER, or run {train}`")
     if (found := strategy_of(folder)) != kind:
         raise ModelError(
             f"the head trained for this model on this machine, {folder}, is one for {found}: use {found} or auto, or "
