@@ -61,17 +61,15 @@ def main() -> None:
     if arguments.one:
         train(arguments.out, arguments.one[0], int(arguments.one[1]), arguments.run_seed)
         return
-    expected, began = arguments.out / "uninterrupted", time.monotonic()
+    expected = arguments.out / "uninterrupted"
     run(expected)
-    seconds = time.monotonic() - began
     run(arguments.out / "another_seed", seed=1)
-    kills = {"uninterrupted": 0, "another_seed": 0}
+    kills, seconds = {"uninterrupted": 0, "another_seed": 0}, figures(expected)["seconds"]
     for stage in arguments.stages:
         draw, folder, kills[stage] = random.Random(arguments.seed), arguments.out / stage, 0
         while kills[stage] < arguments.kills and killed(folder, stage, draw, seconds):
             kills[stage] += 1
-        if not (folder / FIGURES).exists():
-            run(folder)
+        run(folder)
     rows = table(arguments.out, kills)
     print(*rows, sep="\n")
     if "training" in arguments.stages and difference(expected, arguments.out / "training")[0]:
@@ -92,7 +90,7 @@ def killed(folder: Path, stage: str, draw: random.Random, seconds: float) -> boo
 
 
 def run(folder: Path, kill: tuple[str, int] = ("none", 0), seed: int = 0, timeout: float | None = None) -> int:
-    """Train in a process of its own; return its exit code.
+    """Train in a process of its own, unless the folder's run has ended; return the exit code.
 
     Args:
         folder: of the head.
@@ -102,6 +100,8 @@ def run(folder: Path, kill: tuple[str, int] = ("none", 0), seed: int = 0, timeou
     """
     command = [sys.executable, "-m", "benchmarks", "killed_runs", "--out", str(folder), "--one", kill[0], str(kill[1]),
                "--run-seed", str(seed)]  # fmt: skip
+    if (folder / FIGURES).exists():
+        return 0
     try:
         return subprocess.run(command, check=False, timeout=timeout).returncode
     except subprocess.TimeoutExpired:  # by SIGKILL
@@ -117,7 +117,7 @@ def clock() -> Any:
 def train(folder: Path, stage: str, after: int, seed: int) -> None:
     """Train or resume; SIGKILL after a number of reports of a stage."""
     torch.set_num_threads(1)
-    num_reports = 0
+    began, num_reports = time.monotonic(), 0
 
     def watch(progress: Progress) -> None:
         nonlocal num_reports
@@ -128,9 +128,15 @@ def train(folder: Path, stage: str, after: int, seed: int) -> None:
     model, tokenizer = demo.load()
     settings = SETTINGS.model_copy(update={"seed": seed})
     head = train_head(model, tokenizer, folder, settings, resume=True, watch=Watch(on_progress=watch, clock=clock()))
-    figures = {"tokens_per_step": head.acceptance.tokens_per_step, "updates": head.run.num_updates,
-               "answer_tokens": head.num_answer_tokens}  # fmt: skip
-    (folder / FIGURES).write_text(json.dumps(figures), encoding="utf-8")
+    found = {"tokens_per_step": head.acceptance.tokens_per_step, "updates": head.run.num_updates,
+             "answer_tokens": head.num_answer_tokens, "seconds": time.monotonic() - began}  # fmt: skip
+    (folder / FIGURES).write_text(json.dumps(found), encoding="utf-8")
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """Return the figures of a run that has ended."""
+    found: dict[str, Any] = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    return found
 
 
 def table(out: Path, kills: dict[str, int]) -> list[str]:
@@ -145,13 +151,12 @@ def table(out: Path, kills: dict[str, int]) -> list[str]:
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     for name, count in kills.items():
         folder = out / name
-        figures = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
-        own, (differ, num_tensors) = documents(folder), difference(expected, folder)
+        own, (differ, num_tensors), ended = documents(folder), difference(expected, folder), figures(folder)
         training = KINDS[SETTINGS.kind].untrained(model, torch.arange(1)).with_head_of(folder)
         found = held_out_acceptance(training, TargetStates(model, training.layer_ids), rows, DEPTH, 8)
         cells = (
-            name.replace("_", " "), count, f"{figures['answer_tokens']:,}", len(own), len(own & written),
-            f"{len(differ)} of {num_tensors}", figures["updates"], f"{figures['tokens_per_step']:.4f}",
+            name.replace("_", " "), count, f"{ended['answer_tokens']:,}", len(own), len(own & written),
+            f"{len(differ)} of {num_tensors}", ended["updates"], f"{ended['tokens_per_step']:.4f}",
             f"{found.tokens_per_step:.4f}",
         )  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
