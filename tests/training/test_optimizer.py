@@ -24,7 +24,7 @@ def test_rates_rise_stay_and_fall() -> None:
 
 def test_gradients_are_clipped_together_and_a_state_goes_on() -> None:
     def run(restored_at: int) -> list[torch.Tensor]:
-        parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+        parameters = [torch.nn.Parameter(torch.tensor(each)) for each in ([1.0, -2.0, 0.5], [3.0, 0.1])]
         optimizer = ScheduledAdamW([([each], 0.1) for each in parameters], SETTINGS)
         for update in range(6):
             if update == restored_at:
