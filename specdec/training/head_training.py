@@ -75,7 +75,7 @@ def train_head(
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
     with without_cudnn(model.device):
         _complete(own, checkpoint, watch, began)
-        remedy = f"text and checkpoint in {folder} are kept: free memory, or give a smaller --vocabulary"
+        remedy = f"all files in {folder} are kept: free memory, or give a smaller --vocabulary"
         with within_memory(f"{remedy}, and go on (--resume)"):
             training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
             head = TimedTraining(training, own.text, settings, watch, place).run(began, checkpoint)
