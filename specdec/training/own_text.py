@@ -46,7 +46,8 @@ class OwnText:
 
     Attributes:
         text: all that is written.
-        seconds: time spent by an unfinished run that is the same as this one, which goes on with it; else 0.
+        seconds: time spent by an unfinished run that is the same as this one, which goes on with it; else 0. At most
+            the share of the time for text.
         num_at_begin: answer tokens that were written before the run began; they count as written in its time.
 
     Raises:
@@ -82,7 +83,8 @@ class OwnText:
         self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))
         self.num_at_begin = self.text.num_answer_tokens
         if seconds and self._is_of(facts):
-            self.seconds, self.num_at_begin = seconds, int(facts.get("num_at_begin", 0))
+            # If it was paused while it wrote, the training has its share of the time all the same.
+            self.seconds, self.num_at_begin = min(seconds, settings.text_seconds), int(facts.get("num_at_begin", 0))
         elif seconds:
             self._other = facts
 
@@ -142,8 +144,8 @@ class OwnText:
 
     def plan_without_text(self, minutes: float) -> Plan:
         """Return the plan of a run whose text is complete, and which trains for ``minutes``."""
-        num_written = self.text.num_answer_tokens
-        return Plan(num_written, num_written, 0.0, 0.0, minutes, self.script.description, self.training)
+        num_written, left = self.text.num_answer_tokens, max(0.0, minutes)
+        return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, self.training)
 
     def _write(self, settings: RolloutSettings, watch: Watch, began: float) -> None:
         """Write with one rollout; what it has written is saved in any case.

@@ -260,7 +260,12 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     assert len(longer) > len(written)
     assert all(begins(longer.document(index), written.document(index)) for index in range(len(written)))
     before = load_file(tmp_path / "model.safetensors")
-    train(Seen(interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
+    facts = tmp_path / "text.json"
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | {"seconds": 1e4}))  # it was paused while it wrote
+    (tmp_path / "training.safetensors").unlink()
+    seen = Seen(interrupt("training", 0))
+    train(seen, tmp_path, resume=True)  # the start alone, which is worse
+    assert seen.plans[0].training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share))
     assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
 
 
