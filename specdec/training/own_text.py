@@ -158,11 +158,13 @@ class OwnText:
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
             rollout = Rollout(self.model, self.script, settings, generator)
         writing = _Writing(self, settings, watch, began)
+        is_complete = False
         with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume)"):
             try:
                 rollout.write(2**62, math.inf, writing.goes_on)
+                is_complete = True
             finally:
-                self.text = self.save(rollout, watch.clock() - began)
+                self.text = self.save(rollout, watch.clock() - began, is_complete)
 
     def _with(self, rollout: Rollout) -> Text:
         written = rollout.records.text()
@@ -170,8 +172,11 @@ class OwnText:
         documents = [each.document(index) for each in both for index in range(len(each))]
         return Text.of(documents, np.concatenate([each.answers for each in both]).tolist()).deduplicated()
 
-    def save(self, rollout: Rollout, seconds: float) -> Text:
-        """Save the text, with what a rollout has added, and the time that the run has spent; return this text."""
+    def save(self, rollout: Rollout, seconds: float, is_complete: bool = False) -> Text:
+        """Save the text, with what a rollout has added, and the time that the run has spent; return this text.
+
+        Unless the text is complete, time for tokens that it leaves out doesn't count, as a resumed run writes others.
+        """
         text = self._with(rollout)
         if not len(text):
             return text
@@ -179,7 +184,8 @@ class OwnText:
             self.note(0.0)  # text without the model's digest would belong to nobody
         with writing_to(self.path.parent):
             text.save(self.path)
-        self.note(seconds)
+        lost = 0.0 if is_complete else rollout.records.num_lost_steps() / max(1, len(rollout.records.steps))
+        self.note(seconds - lost * (seconds - self.seconds))
         return text
 
     def note(self, seconds: float) -> None:
