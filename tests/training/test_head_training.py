@@ -253,7 +253,7 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     with pytest.raises(RequestError, match="another model"):
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
     with pytest.raises(RequestError, match="by specdec train head, not by specdec train consistency: give another"):
-        train_consistency(model(), trained(), tmp_path, ConsistencySettings(), resume=True)
+        train_consistency(model(), trained(), tmp_path, ConsistencySettings(minutes=0.001), resume=True)
     interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
     assert interrupted.is_interrupted
     longer = Text.load(tmp_path / "text.npz")
