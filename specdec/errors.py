@@ -61,13 +61,13 @@ def _place(error: Exception) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the class of a foreign error and the first line of its message, or each fault of a pydantic error."""
+    """Return the class of a foreign error and its message's first line, if it has one, or a pydantic error's faults."""
     from pydantic import ValidationError  # slow to import, and the command line should start fast
 
     lines = str(error).splitlines() or [""]
     if isinstance(error, ValidationError):
         lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-    return f"{type(error).__name__}: {lines[0]}"
+    return f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:

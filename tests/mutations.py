@@ -439,6 +439,24 @@ MUTATIONS = (
         (f"{P_EAGLE}::test_a_pass_of_a_ragged_batch_is_the_references",),
     ),
     Mutation(
+        "a resumed training begins with a new optimizer",
+        "specdec/training/optimizer.py",
+        (('"state": moments', '"state": {}'),),
+        ("tests/training/test_optimizer.py",),
+    ),
+    Mutation(
+        "rates that don't fall",
+        "specdec/training/optimizer.py",
+        (("(1 - done) / (1 - flat)", "1.0"),),
+        ("tests/training/test_optimizer.py",),
+    ),
+    Mutation(
+        "text of another command",
+        "specdec/training/own_text.py",
+        (("!= settings.command", '== ""'),),
+        ("tests/training/test_head_training.py::test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text",),
+    ),
+    Mutation(
         "another model's head",
         "specdec/heads/made_here.py",
         (("samples.add(_sample(tensor))", 'samples.add(b"")'),),

@@ -1,11 +1,13 @@
 """Does a training run that is killed and resumed again and again end with the head of an uninterrupted one?
 
 The built-in model's head is trained to the end, with two seeds, and then once more per stage while SIGKILL ends its
-process at random moments, after each of which another process resumes it. A simulated clock gives all runs the same
-amount of work on any machine. Kills in training leave every weight as it would have been; the exit code is 1 if one
-differs. A kill while text is written loses what was written since the last save, and the documents that were unfinished
-then are cut there, so that run's text is other and shorter text; the second seed shows how far figures differ without
-kills.
+process at random moments, after each of which another process resumes it: while it writes text, while it trains, or
+anywhere by the wall clock, which may be in the middle of a save. A simulated clock gives all runs the same amount of
+work on any machine. Kills in training leave every weight as it would have been; the exit code is 1 if one differs.
+
+A kill while text is written loses what was written since the last save, and the documents that were unfinished then are
+cut there, so that run's text is another one. The second seed shows how far figures differ without kills. All heads are
+compared on held-out documents of their own and on the same text, which none of them was trained on.
 """
 
 import argparse
@@ -15,16 +17,36 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from specdec import demo
-from specdec.training import HeadSettings, Progress, Watch, train_head
+from specdec.training import HeadSettings, Progress, Watch, train_head, write_own_text
+from specdec.training.acceptance import held_out_acceptance
+from specdec.training.base import DEPTH
+from specdec.training.checkpoint import FILE as CHECKPOINT
+from specdec.training.kinds import KINDS
+from specdec.training.packing import pack
+from specdec.training.target import TargetStates
+from specdec.training.text import Text
 
-SETTINGS = HeadSettings(minutes=1.0, text_share=0.1, num_rows=32, answer_tokens=32, held_out_every=5)
+SETTINGS = HeadSettings(
+    minutes=0.5, text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5
+)  # fmt: skip
+TEXT_FOR_ALL = SETTINGS.model_copy(update={"minutes": 0.1, "seed": 2})
 SECONDS_PER_READING = 0.15
+FIGURES = "figures.json"
+STAGES = "training", "text", "anywhere"
+MOST_REPORTS = {"training": 40, "text": 12}  # before a kill
+COLUMNS = (
+    "run", "kills", "answer tokens", "documents", "of these in the uninterrupted run", "tensors that differ",
+    "updates", "tokens per step", "on the same text",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -32,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder for all heads")
     parser.add_argument("--one", nargs=2, metavar=("STAGE", "REPORTS"), help="only train in OUT, and end by a kill")
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--stages", nargs="+", choices=("text", "training"), default=["training", "text"])
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--run-seed", type=int, default=0, help="of the run, with --one")
     arguments = parser.parse_args()
@@ -40,40 +62,62 @@ def main() -> None:
         train(arguments.out, arguments.one[0], int(arguments.one[1]), arguments.run_seed)
         return
     expected = arguments.out / "uninterrupted"
-    print("uninterrupted:", run(expected, None), flush=True)
-    print("uninterrupted, another seed:", run(arguments.out / "another_seed", None, seed=1), flush=True)
-    differing = list[str]()
+    run(expected)
+    run(arguments.out / "another_seed", seed=1)
+    kills, seconds = {"uninterrupted": 0, "another_seed": 0}, figures(expected)["seconds"]
     for stage in arguments.stages:
-        draw, folder = random.Random(arguments.seed), arguments.out / stage
-        for _ in range(arguments.kills):
-            after = draw.randrange(3, 40 if stage == "training" else 12)
-            print(f"killed after {after} reports of {stage}: {run(folder, (stage, after))}", flush=True)
-        print(f"killed in {stage}: {run(folder, None)}", flush=True)
-        differ, count = difference(expected, folder)
-        print(f"weights: {len(differ)} of {count} tensors differ", flush=True)
-        differing += differ if stage == "training" else []
-    if differing:
+        draw, folder, kills[stage] = random.Random(arguments.seed), arguments.out / stage, 0
+        while kills[stage] < arguments.kills and killed(folder, stage, draw, seconds):
+            kills[stage] += 1
+        run(folder)
+    rows = table(arguments.out, kills)
+    print(*rows, sep="\n")
+    if "training" in arguments.stages and difference(expected, arguments.out / "training")[0]:
         raise SystemExit(1)
 
 
-def run(folder: Path, kill: tuple[str, int] | None, seed: int = 0) -> str:
-    """Train in a process of its own; return its head's figures, or how it ended."""
-    stage, after = kill or ("none", 0)
-    command = [sys.executable, "-m", "benchmarks", "killed_runs", "--out", str(folder), "--one", stage, str(after),
+def killed(folder: Path, stage: str, draw: random.Random, seconds: float) -> bool:
+    """Kill a run in a folder at a random moment; return False if it ended before that."""
+    if stage == "anywhere":
+        after = draw.uniform(0.05, 0.4) * seconds
+        code, moment = run(folder, timeout=after), f"{after:.0f} s"
+    else:
+        reports = draw.randrange(3, MOST_REPORTS[stage])
+        code, moment = run(folder, (stage, reports)), f"{reports} reports of {stage}"
+    checkpoint = "with" if (folder / CHECKPOINT).exists() else "without"
+    print(f"{folder.name}: killed after {moment}, exit code {code}, {checkpoint} a checkpoint", flush=True)
+    return code != 0
+
+
+def run(folder: Path, kill: tuple[str, int] = ("none", 0), seed: int = 0, timeout: float | None = None) -> int:
+    """Train in a process of its own, unless the folder's run has ended; return the exit code.
+
+    Args:
+        folder: of the head.
+        kill: a stage, and the number of its reports after which the process kills itself.
+        seed: of the run.
+        timeout: seconds after which the process is killed; None for never.
+    """
+    command = [sys.executable, "-m", "benchmarks", "killed_runs", "--out", str(folder), "--one", kill[0], str(kill[1]),
                "--run-seed", str(seed)]  # fmt: skip
-    code = subprocess.run(command, check=False).returncode
-    return f"exit code {code}" if code else (folder / "figures.json").read_text(encoding="utf-8")
+    if (folder / FIGURES).exists():
+        return 0
+    try:
+        return subprocess.run(command, check=False, timeout=timeout).returncode
+    except subprocess.TimeoutExpired:  # by SIGKILL
+        return -signal.SIGKILL
+
+
+def clock() -> Any:
+    """Return a clock on which each reading takes the same time."""
+    readings = iter(range(1, sys.maxsize))
+    return lambda: SECONDS_PER_READING * next(readings)
 
 
 def train(folder: Path, stage: str, after: int, seed: int) -> None:
     """Train or resume; SIGKILL after a number of reports of a stage."""
     torch.set_num_threads(1)
-    num_reports, now = 0, 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += SECONDS_PER_READING
-        return now
+    began, num_reports = time.monotonic(), 0
 
     def watch(progress: Progress) -> None:
         nonlocal num_reports
@@ -83,10 +127,46 @@ def train(folder: Path, stage: str, after: int, seed: int) -> None:
 
     model, tokenizer = demo.load()
     settings = SETTINGS.model_copy(update={"seed": seed})
-    head = train_head(model, tokenizer, folder, settings, resume=True, watch=Watch(on_progress=watch, clock=clock))
-    figures = {"tokens_per_step": head.acceptance.tokens_per_step, "updates": head.run.num_updates,
-               "answer_tokens": head.num_answer_tokens, "positions": head.acceptance.num_positions}  # fmt: skip
-    (folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
+    head = train_head(model, tokenizer, folder, settings, resume=True, watch=Watch(on_progress=watch, clock=clock()))
+    found = {"tokens_per_step": head.acceptance.tokens_per_step, "updates": head.run.num_updates,
+             "answer_tokens": head.num_answer_tokens, "seconds": time.monotonic() - began}  # fmt: skip
+    (folder / FIGURES).write_text(json.dumps(found), encoding="utf-8")
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """Return the figures of a run that has ended."""
+    found: dict[str, Any] = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    return found
+
+
+def table(out: Path, kills: dict[str, int]) -> list[str]:
+    """Return the runs' figures as rows of Markdown."""
+    torch.set_num_threads(1)
+    model, tokenizer = demo.load()
+    text, _ = write_own_text(
+        model, tokenizer, out / "text_for_all", TEXT_FOR_ALL, resume=True, watch=Watch(clock=clock())
+    )
+    rows = pack(text, SETTINGS.row_length, np.random.default_rng(0))
+    expected, written = out / "uninterrupted", documents(out / "uninterrupted")
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    for name, count in kills.items():
+        folder = out / name
+        own, (differ, num_tensors), ended = documents(folder), difference(expected, folder), figures(folder)
+        training = KINDS[SETTINGS.kind].untrained(model, torch.arange(1)).with_head_of(folder)
+        found = held_out_acceptance(training, TargetStates(model, training.layer_ids), rows, DEPTH, 8)
+        cells = (
+            name.replace("_", " "), count, f"{ended['answer_tokens']:,}", len(own), len(own & written),
+            f"{len(differ)} of {num_tensors}", ended["updates"], f"{ended['tokens_per_step']:.4f}",
+            f"{found.tokens_per_step:.4f}",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def documents(folder: Path) -> set[bytes]:
+    """Return the documents of a run's text."""
+    text = Text.load(folder / "text.npz")
+    return {text.document(index).tobytes() for index in range(len(text))}
 
 
 def difference(folder: Path, other: Path) -> tuple[list[str], int]:

@@ -131,7 +131,8 @@ def _run() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_ERROR)
         if is_out_of_memory(error):
-            _say(f"memory ran out ({in_one_line(error)}): free memory, or use --dtype bfloat16 or a smaller model")
+            text = f"memory ran out ({in_one_line(error)}): free memory, or use --dtype bfloat16 or a smaller model"
+            sys.stderr.write(f"error: {text}\n")  # rich would import modules, for which there may be no memory
             sys.exit(EXIT_ERROR)
         # Usage errors of the argument parser have their own formatting.
         show = getattr(error, "show", None)

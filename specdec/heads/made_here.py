@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from specdec.errors import ModelError
 from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.fingerprint import fingerprint_of
@@ -49,14 +50,19 @@ def head_of(model: object) -> Path | None:
 def strategy_of(folder: Path) -> str:
     """Return the name of the strategy that drafts with the head that was trained here in a folder.
 
-    It is ``eagle3`` for a damaged configuration too, which that strategy reports.
+    Raises:
+        ModelError: its configuration is damaged.
     """
+    config = folder / "config.json"
     try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        kind = settings.get("speculators_model_type") or settings.get("model_type")
-    except (OSError, ValueError, AttributeError):
-        kind = None
-    return {"peagle": "p_eagle", "medusa": "medusa"}.get(str(kind), "eagle3")
+        settings = json.loads(config.read_text(encoding="utf-8"))
+        kind = str(settings.get("speculators_model_type") or settings["model_type"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"the head in {folder} has a damaged configuration: remove {config}, and train the head again "
+            "(`specdec train head --resume`)"
+        ) from error
+    return {"peagle": "p_eagle", "medusa": "medusa"}.get(kind, "eagle3")
 
 
 def folder_for(digest: str) -> Path:

@@ -50,7 +50,14 @@ class AutoProposer(Proposer):
     )
 
     def merged(self, head: Path | None = None) -> MergedProposer:
-        """Return the merge that this strategy is short for; ``head`` is a trained head's folder."""
+        """Return the merge that this strategy is short for.
+
+        Args:
+            head: a trained head's folder.
+
+        Raises:
+            ModelError: the folder's configuration is damaged.
+        """
         sources: list[Proposer] = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()]
         if head is not None:
             sources.append(_READERS[strategy_of(head)](head=head))

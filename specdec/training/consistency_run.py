@@ -1,7 +1,6 @@
 """Another model, which Jacobi decoding decodes in fewer steps, from nothing but a model, in a given time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from specdec.errors import ModelError, RequestError
 from specdec.models.architecture import attention_kinds, name_of, state_kinds
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, remove_checkpoint
+from specdec.training.consistency_plan import ConsistencyPlan
 from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.consistency_training import ConsistencyTraining
 from specdec.training.disk import prepare_folder, writing_to
@@ -16,7 +16,7 @@ from specdec.training.memory import within_memory
 from specdec.training.own_text import FILE as TEXT
 from specdec.training.own_text import OwnText
 from specdec.training.place import Place, check_folder
-from specdec.training.progress import Plan, Watch
+from specdec.training.progress import Watch
 from specdec.training.script_choice import script_for
 from specdec.training.tuned_model import TunedModel
 
@@ -56,19 +56,16 @@ def train_consistency(
     _check_model(model, settings)
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
     check_folder(out, type(model).__name__ if (out / TEXT).exists() else None)
-    own = OwnText(place, model, script, settings, resume)
+    own = OwnText(place, model, script, settings, resume, ConsistencyPlan(settings.block_size, out))
     own.check_training(out / FILE)
     num_weights = sum(parameter.numel() for parameter in model.parameters())
     # Two checkpoints of weights and AdamW's moments, and the best model twice.
     num_bytes = num_weights * (2 * 12 + 2 * model.dtype.itemsize)
     prepare_folder(out, num_bytes, replaced=(FILE, "model.safetensors"))
     began = watch.clock() - own.seconds
-    planning = Watch(
-        lambda plan: watch.on_plan(ConsistencyPlan.of(plan, settings, out)), watch.on_progress, watch.clock
-    )
     remedy = f"the text in {out} is kept: free memory, and go on (--resume)"
     with without_cudnn(model.device), within_memory(remedy):
-        training = _training_on(own, tokenizer, place, settings, planning, began)
+        training = _training_on(own, tokenizer, place, settings, watch, began)
         is_interrupted = training.go()
     if not is_interrupted:
         with writing_to(out):
@@ -95,32 +92,6 @@ def _training_on(
     training = prepared()
     training.begin(began)
     return training
-
-
-@dataclass(frozen=True, slots=True)
-class ConsistencyPlan(Plan):
-    """The work planned for the given time.
-
-    Attributes:
-        block_size: tokens of a block.
-        folder: of the new model.
-    """
-
-    block_size: int
-    folder: Path
-
-    @classmethod
-    def of(cls, plan: Plan, settings: ConsistencySettings, folder: Path) -> "ConsistencyPlan":
-        """Return the plan for a text as one of consistency training."""
-        planned = {each.name: getattr(plan, each.name) for each in fields(plan)}
-        return cls(**planned, block_size=settings.block_size, folder=folder)
-
-    def _training(self) -> list[str]:
-        return [
-            f"training: all weights of a copy of the model, for {self.training_minutes:.3g} minutes; that which Jacobi "
-            f"decoding with {self.block_size} guesses decodes in fewest steps on held-out text is kept",
-            f"this makes another model, in {self.folder}, which writes other texts; the given model stays as it is",
-        ]
 
 
 def _check_model(model: Any, settings: ConsistencySettings) -> None:

@@ -1,5 +1,7 @@
 """Settings of consistency training."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from specdec.training.settings import OwnTextSettings
@@ -25,6 +27,8 @@ class ConsistencySettings(OwnTextSettings):
         evaluated_tokens: new tokens of each.
         minutes_per_evaluation: time between evaluations, of which there are at least six.
     """
+
+    command: ClassVar[str] = "specdec train consistency"
 
     text_share: float = Field(default=0.3, gt=0, lt=1)
     greedy_share: float | None = Field(default=1.0, ge=0, le=1)

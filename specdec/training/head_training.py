@@ -1,7 +1,6 @@
 """A draft head from nothing but its target, in a given time: the target writes text, and the head learns from it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
 from specdec.training.disk import prepare_folder, writing_to
+from specdec.training.head_plan import HeadPlan
 from specdec.training.kinds import KINDS
 from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText
@@ -62,13 +62,12 @@ def train_head(
     """
     settings = settings or HeadSettings()
     kind = KINDS[settings.kind]
-    watch = _naming(kind.label, watch or Watch())
-    script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
+    script, place, watch = script_for(model, tokenizer, prompts), Place.of(model, out), watch or Watch()
     folder = place.folder
     vocab_size = len(model.get_input_embeddings().weight)
     sizes = kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
     TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
-    own = OwnText(place, model, script, settings, resume)
+    own = OwnText(place, model, script, settings, resume, HeadPlan(kind.strategy, kind.label))
     own.check_training(folder / FILE)
     check_folder(folder, kind.architecture, {each.architecture: each.label for each in KINDS.values()})
     prepare_folder(folder, _disk_bytes(sizes.head), replaced=(FILE, "model.safetensors"))
@@ -76,7 +75,7 @@ def train_head(
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
     with without_cudnn(model.device):
         _complete(own, checkpoint, watch, began)
-        remedy = f"text and checkpoint in {folder} are kept: free memory or make the draft vocabulary smaller"
+        remedy = f"all files in {folder} are kept: free memory, or give a smaller --vocabulary"
         with within_memory(f"{remedy}, and go on (--resume)"):
             training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
             head = TimedTraining(training, own.text, settings, watch, place).run(began, checkpoint)
@@ -103,7 +102,7 @@ def write_own_text(
     """
     settings = (settings or HeadSettings()).model_copy(update={"text_share": 1.0})
     script, place, watch = script_for(model, tokenizer, prompts), Place.of(model, out), watch or Watch()
-    own = OwnText(place, model, script, settings, resume)
+    own = OwnText(place, model, script, settings, resume, None)
     prepare_folder(place.folder, 0)
     if own.seconds or not len(own.text):
         with without_cudnn(model.device):
@@ -120,11 +119,6 @@ def _complete(own: OwnText, checkpoint: Checkpoint | None, watch: Watch, began: 
         own.extend(watch, began)
     else:
         watch.on_plan(own.plan_without_text((checkpoint.seconds - checkpoint.resumed.run.seconds) / 60))
-
-
-def _naming(head: str, watch: Watch) -> Watch:
-    """Return a watch whose plans name the kind of the head."""
-    return replace(watch, on_plan=lambda plan: watch.on_plan(replace(plan, head=head)))
 
 
 def _disk_bytes(head: torch.nn.Module) -> int:

@@ -3,15 +3,15 @@
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
 from specdec.errors import ModelError, plural
 from specdec.training.acceptance import Acceptance, held_out_acceptance
+from specdec.training.autocast import autocast
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.losses import Batch, labels
+from specdec.training.optimizer import ScheduledAdamW
 from specdec.training.packing import PackedRows
 from specdec.training.run import Resumed, Run
 from specdec.training.settings import TrainingSettings
@@ -85,7 +85,7 @@ class Trainer:
         settings, run, began = self.settings, Run() if resumed is None else copy.deepcopy(resumed.run), self.clock()
         began -= run.seconds
         _check_size(rows, settings.rows_per_batch)
-        optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
+        optimizer = ScheduledAdamW(self._groups(), settings)
         count = len(rows) // settings.rows_per_batch
         best, done = dict[str, torch.Tensor](), run.share(count, seconds)
         if resumed is not None:
@@ -117,37 +117,26 @@ class Trainer:
         run.seconds = self.clock() - began
         return run
 
-    def _update(self, batch: Batch, optimizer: torch.optim.Optimizer, update: int, done: float) -> torch.Tensor:
+    def _update(self, batch: Batch, optimizer: ScheduledAdamW, update: int, done: float) -> torch.Tensor:
         """Make one update of the weights, after a share of the run; return its loss."""
         settings = self.settings
         num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
         loss = self._loss(batch, num_steps, update)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_([each for each in self.head.parameters() if each.requires_grad], settings.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * self._schedule(update, done)
-        optimizer.step()
+        optimizer.step(loss, update, done)
         return loss
 
-    def _state(self, run: Run, best: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> Resumed:
+    def _state(self, run: Run, best: dict[str, torch.Tensor], optimizer: ScheduledAdamW) -> Resumed:
         """Return what a resumed run needs."""
         tensors = {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
         if run.best != run.num_updates:
             tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
-        for index, moments in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-        return Resumed(run, tensors | {"scales": self.training.scales})
+        return Resumed(run, tensors | optimizer.state() | {"scales": self.training.scales})
 
-    def _restore(self, tensors: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    def _restore(self, tensors: dict[str, torch.Tensor], optimizer: ScheduledAdamW) -> dict[str, torch.Tensor]:
         """Take over the tensors of ``_state``; return the best head's."""
         self.head.load_state_dict(_below(tensors, "head."))
         self.training.scales = tensors["scales"].to(self.training.device)
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for name, tensor in _below(tensors, "optimizer.").items():
-            index, _, kind = name.partition(".")
-            moments.setdefault(int(index), {})[kind] = tensor
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        optimizer.restore(tensors)
         best = _below(tensors, "best.")
         return best or {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
@@ -177,7 +166,7 @@ class Trainer:
 
     def evaluate(self, other: HeadTraining | None = None) -> Acceptance:
         """Measure the head on the held-out rows, or another one."""
-        with self._autocast():
+        with autocast(self.training.device, self.training.output_rows.dtype):
             rows = self.settings.rows_per_target_pass
             return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
@@ -194,28 +183,17 @@ class Trainer:
     def _loss(self, batch: Batch, num_steps: int, update: int) -> torch.Tensor:
         # Each update has randomness of its own, which a resumed run repeats.
         generator = torch.Generator(self.training.device).manual_seed(self.generator.initial_seed() + update)
-        with self._autocast():
+        with autocast(self.training.device, self.training.output_rows.dtype):
             return self.training.loss(batch, self.settings.step_weights[:num_steps], generator)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the target's dtype where that is a half one."""
-        dtype = self.training.output_rows.dtype
-        return nullcontext() if dtype == torch.float32 else torch.autocast(self.training.device.type, dtype)
-
-    def _groups(self) -> list[dict[str, Any]]:
+    def _groups(self) -> list[tuple[list[torch.nn.Parameter], float]]:
         """Groups of parameters with their learning rates; the first kind whose name is in a parameter's."""
         rates, rate = self.training.rates, self.settings.rate
         groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in rates}
         for name, parameter in self.head.named_parameters():
             if parameter.requires_grad:
                 groups[next(kind for kind in rates if kind in name)].append(parameter)
-        return [{"params": each, "peak": rates[kind] * rate} for kind, each in groups.items() if each]
-
-    def _schedule(self, update: int, done: float) -> float:
-        """The factor on the rates after a share of the run: a warm-up, a constant part, a linear fall to zero."""
-        flat = self.settings.flat_share
-        fall = 1.0 if done < flat else (1 - done) / (1 - flat)
-        return min(1.0, (update + 1) / self.settings.warm_up) * fall
+        return [(each, rates[kind] * rate) for kind, each in groups.items() if each]
 
 
 def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

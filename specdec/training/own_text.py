@@ -15,8 +15,8 @@ from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
 from specdec.training.disk import writing_to
 from specdec.training.memory import MemoryExhaustedError, within_memory
-from specdec.training.place import Place, differences, is_of_same_command, run_identity
-from specdec.training.progress import Plan, Progress, Watch
+from specdec.training.place import Place, differences, run_identity
+from specdec.training.progress import Plan, Progress, TrainingPlan, Watch
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
 from specdec.training.settings import OwnTextSettings, RolloutSettings
@@ -42,18 +42,28 @@ class OwnText:
         script: the tokens around what it writes.
         settings: of the run.
         is_resumed: go on with the text that the folder has.
+        training: what is trained on the text, for the plan; None if nothing is.
 
     Attributes:
         text: all that is written.
-        seconds: time spent by an unfinished run that is the same as this one, which goes on with it; else 0.
+        seconds: time spent by an unfinished run that is the same as this one, which goes on with it; else 0. At most
+            the share of the time for text.
         num_at_begin: answer tokens that were written before the run began; they count as written in its time.
 
     Raises:
-        RequestError: the folder has text and isn't resumed, or the text is another model's.
+        RequestError: the folder has text and isn't resumed, or the text is another model's or command's.
     """
 
-    def __init__(self, place: Place, model: Any, script: Script, settings: OwnTextSettings, is_resumed: bool) -> None:
-        folder, self.model, self.script, self.settings = place.folder, model, script, settings
+    def __init__(
+        self,
+        place: Place,
+        model: Any,
+        script: Script,
+        settings: OwnTextSettings,
+        is_resumed: bool,
+        training: TrainingPlan | None,
+    ) -> None:
+        folder, self.model, self.script, self.settings, self.training = place.folder, model, script, settings, training
         self.path, self._facts = folder / FILE, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
         self.text, self.seconds, self.num_at_begin = Text.of([], []), 0.0, 0
@@ -65,10 +75,16 @@ class OwnText:
         facts = self._read_facts()
         if facts.get("model") != place.digest:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
+        if (command := facts.get("command")) != settings.command:
+            raise RequestError(
+                f"the text in {folder} was written by {command or 'an earlier version'}, not by {settings.command}: "
+                "give another folder (--out)"
+            )
         self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))
         self.num_at_begin = self.text.num_answer_tokens
         if seconds and self._is_of(facts):
-            self.seconds, self.num_at_begin = seconds, int(facts.get("num_at_begin", 0))
+            # If it was paused while it wrote, the training has its share of the time all the same.
+            self.seconds, self.num_at_begin = min(seconds, settings.text_seconds), int(facts.get("num_at_begin", 0))
         elif seconds:
             self._other = facts
 
@@ -81,10 +97,6 @@ class OwnText:
         if not self._other or not checkpoint.exists():
             return
         folder = checkpoint.parent
-        if not is_of_same_command(self._other, self._run):
-            raise RequestError(
-                f"{folder} has an interrupted training that was made by another command: give another folder (--out)"
-            )
         others = ", ".join(differences(self._other, self._run))
         raise RequestError(
             f"{folder} has an interrupted training with other options: go on with it by {others}, or remove "
@@ -132,8 +144,8 @@ class OwnText:
 
     def plan_without_text(self, minutes: float) -> Plan:
         """Return the plan of a run whose text is complete, and which trains for ``minutes``."""
-        num_written = self.text.num_answer_tokens
-        return Plan(num_written, num_written, 0.0, 0.0, minutes, self.script.description)
+        num_written, left = self.text.num_answer_tokens, max(0.0, minutes)
+        return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, self.training)
 
     def _write(self, settings: RolloutSettings, watch: Watch, began: float) -> None:
         """Write with one rollout; what it has written is saved in any case.
@@ -146,11 +158,13 @@ class OwnText:
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
             rollout = Rollout(self.model, self.script, settings, generator)
         writing = _Writing(self, settings, watch, began)
+        is_complete = False
         with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume)"):
             try:
                 rollout.write(2**62, math.inf, writing.goes_on)
+                is_complete = True
             finally:
-                self.text = self.save(rollout, watch.clock() - began)
+                self.text = self.save(rollout, watch.clock() - began, is_complete)
 
     def _with(self, rollout: Rollout) -> Text:
         written = rollout.records.text()
@@ -158,8 +172,11 @@ class OwnText:
         documents = [each.document(index) for each in both for index in range(len(each))]
         return Text.of(documents, np.concatenate([each.answers for each in both]).tolist()).deduplicated()
 
-    def save(self, rollout: Rollout, seconds: float) -> Text:
-        """Save the text, with what a rollout has added, and the time that the run has spent; return this text."""
+    def save(self, rollout: Rollout, seconds: float, is_complete: bool = False) -> Text:
+        """Save the text, with what a rollout has added, and the time that the run has spent; return this text.
+
+        Unless the text is complete, time for tokens that it leaves out doesn't count, as a resumed run writes others.
+        """
         text = self._with(rollout)
         if not len(text):
             return text
@@ -167,7 +184,8 @@ class OwnText:
             self.note(0.0)  # text without the model's digest would belong to nobody
         with writing_to(self.path.parent):
             text.save(self.path)
-        self.note(seconds)
+        lost = 0.0 if is_complete else rollout.records.num_lost_steps() / max(1, len(rollout.records.steps))
+        self.note(seconds - lost * (seconds - self.seconds))
         return text
 
     def note(self, seconds: float) -> None:
@@ -210,8 +228,10 @@ class _Writing:
         self._seconds = max(0.0, self._seconds - self._own.num_at_begin / rate)
         num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * self._seconds)
         text_minutes, minutes = self._seconds / 60, self._settings.minutes - self._own.seconds / 60
-        source = rollout.script.description
-        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes - text_minutes, source))
+        source, training = rollout.script.description, self._own.training
+        self._watch.on_plan(
+            Plan(num_wanted, self._num_before, rate, text_minutes, minutes - text_minutes, source, training)
+        )
 
     def _num_answer_tokens(self, num_steps: float) -> int:
         """Return the number of answer tokens written in ``num_steps``, if all openings and answers have full length."""

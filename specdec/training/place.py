@@ -72,19 +72,15 @@ def _architecture(config: Path) -> str:
 
 
 def run_identity(digest: str, model: Any, script: Script, settings: OwnTextSettings) -> dict[str, Any]:
-    """Return, as JSON's types, all that makes a run the same one: model, device, dtype, prompts and settings."""
+    """Return, as JSON's types, all that makes a run the same one: command, model, device, dtype, prompts, settings."""
     return {
+        "command": settings.command,
         "model": digest,
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
         "script": blake2b(json.dumps(asdict(script)).encode(), digest_size=16).hexdigest(),
         "settings": settings.model_dump(mode="json"),
     }
-
-
-def is_of_same_command(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if a run has the same settings as the one of before, whatever their values."""
-    return set(before.get("settings") or {}) == set(now["settings"])
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

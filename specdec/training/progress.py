@@ -1,14 +1,19 @@
 """The plan and the progress of a training run."""
 
-import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from specdec.training.expectation import LEAST_TOKENS, expectation
 
-_EAGLE3 = "an EAGLE-3 head"  # the kind that ``expectation`` is of
-_LEAST_MINUTES = 1e-6  # of a training, above rounding
+class TrainingPlan(ABC):
+    """What is trained on the text of a run."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def lines(self, plan: "Plan") -> list[str]:
+        """Return the training in words, within the whole plan of its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +25,9 @@ class Plan:
         num_written: answer tokens that were written before.
         tokens_per_second: measured while the first ones were written; 0 if none have to be written.
         text_minutes: time for the text.
-        training_minutes: time for the training that follows; 0 without one.
+        training_minutes: time for the training that follows.
         source: what the model writes, in words.
-        head: the kind of the head, in words.
+        training: what is trained on the text; None if nothing is.
     """
 
     num_answer_tokens: int
@@ -31,11 +36,11 @@ class Plan:
     text_minutes: float
     training_minutes: float
     source: str
-    head: str = field(default=_EAGLE3, kw_only=True)
+    training: TrainingPlan | None
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
-        return [self._text()] if self.training_minutes < _LEAST_MINUTES else [self._text(), *self._training()]
+        return [self._text(), *(self.training.lines(self) if self.training else ())]
 
     def _text(self) -> str:
         if not self.tokens_per_second:
@@ -45,22 +50,6 @@ class Plan:
             f"text: the model writes {self.source}: about {self.num_answer_tokens:,} answer tokens in "
             f"{self.text_minutes:.3g} minutes, at {self.tokens_per_second:,.0f} tokens/s{before}"
         )
-
-    def _training(self) -> list[str]:
-        training = (
-            f"training: {self.head} for {self.training_minutes:.3g} minutes; the best by accepted length on held-out "
-            "text is kept"
-        )
-        if self.head != _EAGLE3:
-            return [training]
-        return [training, f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}"]
-
-    def _minutes_for(self, num_answer_tokens: int) -> float:
-        """Return the time for a run with this much text, with the same shares; infinite if no rate is known."""
-        if not self.tokens_per_second:
-            return math.inf
-        minutes = num_answer_tokens / self.tokens_per_second / 60
-        return minutes * (self.text_minutes + self.training_minutes) / max(self.text_minutes, _LEAST_MINUTES)
 
 
 @dataclass(frozen=True, slots=True)

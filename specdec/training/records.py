@@ -52,6 +52,10 @@ class Records:
         """The tokens of answers so far; waits for the device."""
         return int(self.answered)
 
+    def num_lost_steps(self) -> float:
+        """Return the steps of unfinished documents without an answer, which ``text`` leaves out, per row."""
+        return float(torch.where(self.is_answer, 0, self.pointer + self.num_free).float().mean())
+
     def laws(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Temperatures and logarithms of min-p for the next tokens, (rows,) each."""
         settings = self.settings

@@ -1,6 +1,6 @@
 """Settings of the text that the target writes, and of the training on it."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -80,6 +80,7 @@ class OwnTextSettings(BaseModel):
     """Settings of a run in which a target writes text and something is trained on it.
 
     Attributes:
+        command: the command whose settings these are; its runs go on with each other's text.
         minutes: time for everything.
         text_share: share of the time in which the target writes text; below 1 if anything is trained.
         answer_tokens: most tokens of an answer.
@@ -91,6 +92,8 @@ class OwnTextSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: ClassVar[str]
 
     minutes: float = Field(default=60.0, gt=0)
     text_share: float = Field(default=0.4, gt=0, le=1)
@@ -114,6 +117,8 @@ class HeadSettings(OwnTextSettings):
         kind: of the head.
         draft_vocab_size: size of the draft vocabulary.
     """
+
+    command: ClassVar[str] = "specdec train head"
 
     kind: HeadKind = "eagle3"
     draft_vocab_size: int = Field(default=8192, ge=1)

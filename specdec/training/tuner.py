@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -11,8 +10,10 @@ import torch
 
 from specdec.errors import ModelError
 from specdec.models.architecture import name_of
+from specdec.training.autocast import autocast
 from specdec.training.consistency import Blocks, initial_guess, losses, trajectory
 from specdec.training.consistency_settings import ConsistencySettings
+from specdec.training.optimizer import ScheduledAdamW
 from specdec.training.packing import PackedRows
 
 
@@ -38,9 +39,7 @@ class Tuner:
         self._ends = torch.tensor(ends, device=model.device)
         self.model = copy.deepcopy(model).float().requires_grad_(requires_grad=True)
         self._parameters = dict(self.model.named_parameters())  # tied ones once
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(), settings.learning_rate, betas=settings.betas, weight_decay=0.0, fused=True
-        )
+        self._optimizer = ScheduledAdamW([([*self._parameters.values()], settings.learning_rate)], settings)
 
     def update(self, rows: PackedRows, number: int, done: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Make one update of the weights; return L_GC and L_AR.
@@ -52,27 +51,12 @@ class Tuner:
         """
         settings, draw = self.settings, np.random.default_rng((self.settings.seed, number))
         blocks = Blocks.of(rows.to(self._device), settings.block_size)
-        with self._autocast():
+        with autocast(self._device, self._dtype):
             states = trajectory(self.model, blocks, initial_guess(blocks, self._ends, draw))
             state = next(islice(states, int(draw.integers(settings.block_size)), None))
             consistency, autoregressive = losses(self.model, blocks, state)
-        self._optimizer.zero_grad()
-        (consistency + settings.ar_weight * autoregressive).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._parameters.values(), settings.clip)
-        for group in self._optimizer.param_groups:
-            group["lr"] = settings.learning_rate * self._schedule(number, done)
-        self._optimizer.step()
+        self._optimizer.step(consistency + settings.ar_weight * autoregressive, number, done)
         return consistency.detach(), autoregressive.detach()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the model's dtype where that is a half one."""
-        return nullcontext() if self._dtype == torch.float32 else torch.autocast(self._device.type, self._dtype)
-
-    def _schedule(self, number: int, done: float) -> float:
-        """Return the factor on the learning rate: a warm-up, a constant part, a linear fall to zero."""
-        flat = self.settings.flat_share
-        fall = 1.0 if done < flat else (1 - done) / (1 - flat)
-        return min(1.0, (number + 1) / self.settings.warm_up) * fall
 
     @torch.no_grad()
     def copy_to(self, model: Any) -> None:
@@ -83,19 +67,11 @@ class Tuner:
     def state(self) -> dict[str, torch.Tensor]:
         """Return what ``restore`` takes."""
         tensors = {f"model.{name}": parameter.detach() for name, parameter in self._parameters.items()}
-        for index, moments in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-        return tensors
+        return tensors | self._optimizer.state()
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Go on from a ``state`` of the same model, on any device."""
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for name, tensor in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "model":
-                self._parameters[rest].copy_(tensor)
-            else:
-                index, _, which = rest.partition(".")
-                moments.setdefault(int(index), {})[which] = tensor
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
+        for name, parameter in self._parameters.items():
+            parameter.copy_(tensors[f"model.{name}"])
+        self._optimizer.restore(tensors)

@@ -344,15 +344,25 @@ def test_an_output_that_cannot_be_written_is_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_memory_that_runs_out_is_one_line_with_the_remedy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "RuntimeError: DefaultCPUAllocator: can't"),
+        (MemoryError(), "MemoryError): free memory"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line_with_the_remedy(
+    run: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, shown: str
+) -> None:
     def full(*_: object, **__: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 31457280 bytes")
+        monkeypatch.setattr("specdec.cli.Console", full)  # for which there is no memory either
+        raise error
 
     monkeypatch.setattr(Generator, "generate", full)
     monkeypatch.setattr(Generator, "stream", full)
     code, _, err = run("generate", PROMPT)
     assert code == 1
-    assert "error: memory ran out" in err
+    assert f"error: memory ran out ({shown}" in err
     assert "--dtype bfloat16" in err
 
 

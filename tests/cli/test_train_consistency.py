@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from specdec import training
-from specdec.training import Progress, TunedModel
-from specdec.training.consistency_run import ConsistencyPlan
+from specdec.training import Plan, Progress, TunedModel
+from specdec.training.consistency_plan import ConsistencyPlan
 from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation
 
 BEFORE, AFTER = JacobiEvaluation(1.05, 0.4, 1000), JacobiEvaluation(1.8, 0.41, 1000)
@@ -21,7 +21,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train(model: Any, tokenizer: Any, *others: Any) -> TunedModel:
         given.update(zip(("out", "settings", "prompts", "resume", "watch"), others, strict=True))
         watch = given["watch"]
-        watch.on_plan(ConsistencyPlan(600_000, 0, 400.0, 24.0, 36.0, "answers", 8, given["out"]))
+        watch.on_plan(Plan(600_000, 0, 400.0, 24.0, 36.0, "answers", ConsistencyPlan(8, given["out"])))
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]

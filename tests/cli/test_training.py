@@ -10,6 +10,7 @@ import pytest
 from specdec import training
 from specdec.training import Plan, Progress, TrainedHead
 from specdec.training.acceptance import Acceptance
+from specdec.training.head_plan import HeadPlan
 from specdec.training.run import Run
 from specdec.training.script import Script
 from specdec.training.text import Text
@@ -25,7 +26,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train_head(model: Any, tokenizer: Any, *others: Any) -> TrainedHead:
         given.update(zip(("out", "settings", "prompts", "resume", "watch"), others, strict=True))
         watch = given["watch"]
-        watch.on_plan(Plan(600_000, 0, 400.0, 24.0, 36.0, "answers"))
+        watch.on_plan(Plan(600_000, 0, 400.0, 24.0, 36.0, "answers", HeadPlan("eagle3", "an EAGLE-3 head")))
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]

@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_ends_as_an_uninterrupted_one(made: tuple[TunedMode
     assert (tmp_path / "training.safetensors").exists()
     with pytest.raises(RequestError, match=r"go on with it by --block-size 4, or remove"):
         train(Seen(), tmp_path, resume=True, settings=SETTINGS.model_copy(update={"block_size": 5}))
-    with pytest.raises(RequestError, match=r"was made by another command: give another folder \(--out\)"):
+    with pytest.raises(RequestError, match=r"by specdec train consistency, not by specdec train head: give another"):
         train_head(model(), trained(), tmp_path, HeadSettings(minutes=SETTINGS.minutes), resume=True)
     seen = Seen()
     tuned = train(seen, tmp_path, resume=True)

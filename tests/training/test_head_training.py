@@ -19,7 +19,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.made_here import head_of, model_digest
 from specdec.strategies.auto import AutoProposer
-from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
+from specdec.training import (
+    ConsistencySettings,
+    HeadSettings,
+    Plan,
+    Progress,
+    TrainedHead,
+    Watch,
+    train_consistency,
+    train_head,
+)
 from specdec.training.acceptance import Acceptance
 from specdec.training.card import Card, card
 from specdec.training.checkpoint import Checkpoint
@@ -180,6 +189,9 @@ def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatc
     for prompt, result in zip(PROMPTS, results, strict=True):
         assert result.token_ids == plain(target, prompt, 48)
     assert sum(result.stats.steps for result in results) < sum(len(result.token_ids) for result in results)
+    for other in KINDS.keys() - {kind}:
+        with pytest.raises(ModelError, match=f"{head.folder}, is one for {kind}: use {kind} or auto, .*{other} --out"):
+            Generator(target, trained(), proposer=other)
 
 
 @pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
@@ -199,7 +211,8 @@ def test_a_head_of_another_kind_is_left_alone(made: tuple[TrainedHead, Seen], ki
 def test_a_model_s_folder_is_left_alone(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
     Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
-    (tmp_path / "text.json").write_text(json.dumps({"model": model_digest(model())}))
+    facts = {"command": "specdec train head", "model": model_digest(model())}
+    (tmp_path / "text.json").write_text(json.dumps(facts))
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     with pytest.raises(RequestError, match="has a model or head that isn't of an earlier run: give another folder"):
         train(Seen(), tmp_path, resume=True)
@@ -239,13 +252,20 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
         train(Seen(), tmp_path)
     with pytest.raises(RequestError, match="another model"):
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
+    with pytest.raises(RequestError, match="by specdec train head, not by specdec train consistency: give another"):
+        train_consistency(model(), trained(), tmp_path, ConsistencySettings(minutes=0.001), resume=True)
     interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
     assert interrupted.is_interrupted
     longer = Text.load(tmp_path / "text.npz")
     assert len(longer) > len(written)
     assert all(begins(longer.document(index), written.document(index)) for index in range(len(written)))
     before = load_file(tmp_path / "model.safetensors")
-    train(Seen(interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
+    facts = tmp_path / "text.json"
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | {"seconds": 1e4}))  # it was paused while it wrote
+    (tmp_path / "training.safetensors").unlink()
+    seen = Seen(interrupt("training", 0))
+    train(seen, tmp_path, resume=True)  # the start alone, which is worse
+    assert seen.plans[0].training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share))
     assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
 
 

@@ -74,6 +74,15 @@ def test_a_second_text_is_a_new_one() -> None:
     assert len(common) < len(documents(first)) / 2  # short ones may be equal
 
 
+def test_lost_steps_are_those_whose_tokens_the_text_leaves_out() -> None:
+    settings, checks = RolloutSettings(num_rows=6, opening_tokens=(9, 20), answer_tokens=12), iter([True] * 3)
+    rollout = Rollout(model(), CHAT, settings, torch.Generator().manual_seed(2))
+    text = rollout.write(10**6, 60.0, lambda _: next(checks, False))
+    kept = len(text.tokens) - len(CHAT.prefix) * len(text)
+    assert rollout.records.num_lost_steps() == pytest.approx(len(rollout.records.steps) - kept / 6)
+    assert rollout.records.num_lost_steps() > 1
+
+
 def documents(text: Text) -> set[bytes]:
     return {text.document(index).tobytes() for index in range(len(text))}
 

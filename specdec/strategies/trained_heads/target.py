@@ -6,7 +6,7 @@ import torch
 
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
-from specdec.heads.made_here import head_of
+from specdec.heads.made_here import head_of, strategy_of
 from specdec.models.altered import alterations_of
 from specdec.strategies.host import Host
 
@@ -15,16 +15,20 @@ def head_folder(host: Host, head: Path | None, kind: str) -> Path:
     """Return the folder of a head: the given one, or the one of the head that was trained here for the target.
 
     Args:
-        kind: of the head that the error says how to train.
+        kind: the strategy that drafts with the head, which is also the kind to train.
 
     Raises:
-        ModelError: there is neither.
+        ModelError: there is neither, or the head that was trained here is of another kind or damaged.
     """
-    folder = head_of(host.model) if head is None else head.expanduser()
+    if head is not None:
+        return head.expanduser()
+    folder, train = head_of(host.model), f"`specdec train head --kind {kind}"
     if folder is None:
+        raise ModelError(f"no head was trained for this model on this machine: give head=FOLDER, or run {train}`")
+    if (found := strategy_of(folder)) != kind:
         raise ModelError(
-            "no head was trained for this model on this machine: give head=FOLDER, or run "
-            f"`specdec train head --kind {kind}`"
+            f"the head trained for this model on this machine, {folder}, is one for {found}: use {found} or auto, or "
+            f"train another with {train} --out FOLDER` and give head=FOLDER"
         )
     return folder
 
