@@ -1,7 +1,6 @@
 """A draft head from nothing but its target, in a given time: the target writes text, and the head learns from it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
 from specdec.training.disk import prepare_folder, writing_to
+from specdec.training.kind_choice import KindChoice
 from specdec.training.kinds import KINDS
 from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText
-from specdec.training.place import Place, check_folder
+from specdec.training.place import Place, architecture_in, check_folder
 from specdec.training.progress import Watch
 from specdec.training.script import Script
 from specdec.training.script_choice import script_for
@@ -47,7 +47,8 @@ def train_head(
         tokenizer: the model's.
         out: the folder; None for the one in specdec's cache folder in which ``auto`` and the strategy of the
             head's kind look.
-        settings: kind, time, sizes and seed.
+        settings: kind, time, sizes and seed. Without a kind, the one of the folder's head or interrupted training, or
+            that of highest predicted speed; the plan says why.
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the run that was interrupted in the folder, its time included. After a run that has ended, or
             that was interrupted with other arguments before its training, a new run goes on with the folder's text, and
@@ -61,21 +62,29 @@ def train_head(
             out.
     """
     settings = settings or HeadSettings()
-    kind = KINDS[settings.kind]
-    watch = _naming(kind.label, watch or Watch())
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
-    folder = place.folder
+    folder, watch = place.folder, watch or Watch()
     vocab_size = len(model.get_input_embeddings().weight)
-    sizes = kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
-    TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
+    every = [
+        kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
+        for kind in ([KINDS[settings.kind]] if settings.kind else KINDS.values())
+    ]
+    for sizes in every:
+        TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
     own = OwnText(place, model, script, settings, resume)
     own.check_training(folder / FILE)
-    check_folder(folder, kind.architecture, {each.architecture: each.label for each in KINDS.values()})
-    prepare_folder(folder, _disk_bytes(sizes.head), replaced=(FILE, "model.safetensors"))
-    began = watch.clock() - own.seconds
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
+    known = settings.kind or (checkpoint.kind if checkpoint else _kind_in(folder))
+    architecture = KINDS[known].architecture if known else None
+    check_folder(folder, architecture, {each.architecture: each.label for each in KINDS.values()})
+    num_bytes = max(_disk_bytes(sizes.head) for sizes in every)
+    prepare_folder(folder, num_bytes, replaced=(FILE, "model.safetensors"))
+    began = watch.clock() - own.seconds
     with without_cudnn(model.device):
+        choice = _choice(model, settings, known, folder)
+        watch = choice.completing(watch)
         _complete(own, checkpoint, watch, began)
+        kind = choice.kind(own.text.num_answer_tokens)
         remedy = f"text and checkpoint in {folder} are kept: free memory or make the draft vocabulary smaller"
         with within_memory(f"{remedy}, and go on (--resume)"):
             training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
@@ -122,9 +131,17 @@ def _complete(own: OwnText, checkpoint: Checkpoint | None, watch: Watch, began: 
         watch.on_plan(own.plan_without_text((checkpoint.seconds - checkpoint.resumed.run.seconds) / 60))
 
 
-def _naming(head: str, watch: Watch) -> Watch:
-    """Return a watch whose plans name the kind of the head."""
-    return replace(watch, on_plan=lambda plan: watch.on_plan(replace(plan, head=head)))
+def _kind_in(folder: Path) -> str | None:
+    """Return the kind of the head in a folder; None without one."""
+    found = architecture_in(folder)
+    return next((name for name, kind in KINDS.items() if kind.architecture == found), None)
+
+
+def _choice(model: Any, settings: HeadSettings, known: str | None, folder: Path) -> KindChoice:
+    """Return the choice of the kind; ``known`` is the given one, or that of the folder's head or training."""
+    if known is None:
+        return KindChoice.measured(model, settings.draft_vocab_size)
+    return KindChoice(known, "" if settings.kind else f"kind: {KINDS[known].label}, as in {folder}")
 
 
 def _disk_bytes(head: torch.nn.Module) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specdec.training.expectation import LEAST_TOKENS, expectation
@@ -23,6 +23,7 @@ class Plan:
         training_minutes: time for the training that follows; 0 without one.
         source: what the model writes, in words.
         head: the kind of the head, in words.
+        reasons: lines on why this kind is trained; none if it was asked for.
     """
 
     num_answer_tokens: int
@@ -32,6 +33,7 @@ class Plan:
     training_minutes: float
     source: str
     head: str = field(default=_EAGLE3, kw_only=True)
+    reasons: Sequence[str] = field(default=(), kw_only=True)
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
@@ -52,8 +54,12 @@ class Plan:
             "text is kept"
         )
         if self.head != _EAGLE3:
-            return [training]
-        return [training, f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}"]
+            return [*self.reasons, training]
+        return [
+            *self.reasons,
+            training,
+            f"to expect: {expectation(self.num_answer_tokens, self._minutes_for(LEAST_TOKENS))}",
+        ]
 
     def _minutes_for(self, num_answer_tokens: int) -> float:
         """Return the time for a run with this much text, with the same shares; infinite if no rate is known."""
