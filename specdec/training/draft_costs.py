@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ import torch
 from specdec.generator import Generator
 from specdec.heads.precision import dtype_of
 from specdec.machine.timing import Timer, timed_rounds
-from specdec.probes.costs import CONTEXT, REPEATS_AT_LOAD, SECONDS_AT_LOAD, measure_costs
+from specdec.probes.costs import CONTEXT, measure_costs
 from specdec.target import Target
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.tree import ROOT, DraftTree
 
 _STEP = "step"
-_ROUNDS, _SECONDS = 12, 3.0  # of timed drafts
-_SIZES = 1, 2, 4, DEPTH + 1  # of timed steps
+_SIZES = 1, 3, DEPTH + 1  # of timed steps, no more than are measured in any case
+_ROUNDS, _SECONDS = 12, 3.0  # of the steps, and again of the drafts
 _WEIGHT = 0.01  # any finite number that isn't zero: a system maps all pages of zeros to one
 
 
@@ -54,7 +55,7 @@ def measure_draft_costs(
         Generator(model, proposer="autoregressive", numerics="fast", backend="hf") as generator,
         closing(generator.open_target()) as target,
     ):
-        costs = measure_costs(target, _SIZES, CONTEXT, REPEATS_AT_LOAD, timer, seconds=SECONDS_AT_LOAD)
+        costs = measure_costs(target, _SIZES, CONTEXT, _ROUNDS, timer, seconds=_SECONDS)
         drafters = {kind.strategy: _drafter(model, kind, draft_vocab_size) for kind in kinds}
         drafts = _relative(target, drafters, timer)
     lengths = range(1, DEPTH + 1)
@@ -87,7 +88,7 @@ def _relative(
     contenders: dict[str, Callable[[], object]] = {_STEP: step}
     for name, draft in drafters.items():
         for length in (1, DEPTH):
-            contenders[f"{name} {length}"] = lambda draft=draft, length=length: draft(length)
+            contenders[f"{name} {length}"] = partial(draft, length)
     seconds = timed_rounds(contenders, _ROUNDS, timer, seconds=_SECONDS).seconds
     target.release(row)
 

@@ -24,6 +24,7 @@ from specdec.training.acceptance import Acceptance
 from specdec.training.card import Card, card
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import prepare_folder
+from specdec.training.draft_costs import DraftCosts
 from specdec.training.kinds import KINDS
 from specdec.training.own_text import OwnText
 from specdec.training.place import check_folder
@@ -33,7 +34,7 @@ from specdec.training.text import Text
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
 
-SETTINGS = HeadSettings(minutes=1.0, draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
+SETTINGS = HeadSettings(minutes=1.0, kind="eagle3", draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
 PROMPTS = [[7, 8, 9], [30, 31, 32, 33], [100]]
 VOCAB = 340
 
@@ -155,20 +156,32 @@ def test_eagle3_takes_the_head_of_this_very_model_alone(
     assert result.stats.steps < 24
 
 
+def plant_costs(monkeypatch: pytest.MonkeyPatch, eagle3: float, medusa: float) -> None:
+    """Let drafts of any length have these costs."""
+    costs = DraftCosts([1.0] * 5, {"eagle3": [eagle3] * 5, "medusa": [medusa] * 5})
+    monkeypatch.setattr("specdec.training.kind_choice.measure_draft_costs", lambda *_: costs)
+
+
 @pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
 def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medusa is chosen by its cost, and an interrupted training goes on with it though EAGLE-3 is cheaper then."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    settings, seen = SETTINGS.model_copy(update={"kind": kind, "text_share": 0.8}), Seen()
+    given = None if kind == "medusa" else kind
+    settings, seen = SETTINGS.model_copy(update={"kind": given, "text_share": 0.8}), Seen()
+    plant_costs(monkeypatch, eagle3=0.9, medusa=0.1)
     head = train(seen, None, settings=settings)
-    lines = seen.plans[0].lines()
-    assert f"training: {KINDS[kind].label} for" in lines[1]
-    assert len(lines) == 2  # what to expect is of EAGLE-3
+    *reasons, last = seen.plans[0].lines()[1:]  # what to expect is of EAGLE-3
+    assert f"training: {KINDS[kind].label} for" in last
+    assert [line.split(":")[0] for line in reasons[:2]] == ([] if given else ["kind", "not an EAGLE-3 head"])
     assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
     with pytest.raises(Killed):
         train(Seen(kill("training", 20)), tmp_path, settings=settings)
-    with pytest.raises(RequestError, match=f"go on with it by --kind {kind}"):
+    plant_costs(monkeypatch, eagle3=0.1, medusa=0.9)
+    with pytest.raises(RequestError, match=f"go on with it by {f'--kind {given}' if given else 'no --kind'}, or"):
         train(Seen(), tmp_path, settings=settings.model_copy(update={"kind": "eagle3"}), resume=True)
-    train(Seen(), tmp_path, settings=settings, resume=True)
+    train(resumed_run := Seen(), tmp_path, settings=settings, resume=True)
+    reason = f"kind: {KINDS[kind].label}, as in {tmp_path}"
+    assert resumed_run.plans[0].lines()[1:-1] == ([] if given else [reason])
     expected = load_file(head.folder / "model.safetensors")
     resumed = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items())
@@ -425,7 +438,7 @@ def test_files_are_on_the_disk_before_they_are_renamed(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", noted)
     Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
-    Checkpoint(1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
+    Checkpoint("eagle3", 1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {"text.npz", "training.safetensors"}
     assert {each.stat().st_ino for each in tmp_path.iterdir()} <= flushed
 
