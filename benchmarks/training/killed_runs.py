@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from specdec import demo
 from specdec.training import HeadSettings, Progress, Watch, train_head
 
-SETTINGS = HeadSettings(minutes=1.0, text_share=0.1, num_rows=32, answer_tokens=32, held_out_every=5)
+SETTINGS = HeadSettings(minutes=1.0, kind="eagle3", text_share=0.1, num_rows=32, answer_tokens=32, held_out_every=5)
 SECONDS_PER_READING = 0.15
 
 

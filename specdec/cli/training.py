@@ -77,8 +77,12 @@ def train(
         exported = None if export is None else (_layout(export[0]), export[1])
         check_outputs(exported and exported[1])
         loaded, tokenizer, tokens = run.load(model)
-    kind = None if head_kind is None else head_kind.value
-    settings = HeadSettings(kind=kind, minutes=run.minutes, draft_vocab_size=vocabulary, seed=run.seed)
+    settings = HeadSettings(
+        kind=None if head_kind is None else head_kind.value,
+        minutes=run.minutes,
+        draft_vocab_size=vocabulary,
+        seed=run.seed,
+    )
     console = Console(highlight=False, markup=False)
     missing = "a head was trained" if exported is None else f"{exported[1]} was written"
     with naming_saved_text(out, missing), refusing(), training_progress() as show:
@@ -91,7 +95,7 @@ def train(
     commands = _Commands(
         {
             "model": model,
-            "kind": kind,
+            "kind": settings.kind,
             "minutes": f"{run.minutes:g}",
             "out": out,
             "device": run.device,

@@ -86,14 +86,15 @@ class Eagle3Training(HeadTraining):
 
     def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
         runner = TorchRunner(self.head, 1)
-        cache, states, tokens = self._context(num_tokens, runner)
+        cache, states, following = self._context(num_tokens, runner)
 
         def draft(length: int) -> np.ndarray:
             cache.truncate(num_tokens)
-            growth = TreeGrowth(runner, [cache], [states], [tokens], width=1)
+            growth = TreeGrowth(runner, [cache], [states], [following], width=1)
             for _ in range(length - 1):
                 growth.feed()
-            return growth.best(length).tokens[0]
+            tokens: np.ndarray = growth.best(length).tokens[0]
+            return tokens
 
         return draft
 
