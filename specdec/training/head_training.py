@@ -65,19 +65,13 @@ def train_head(
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
     folder, watch = place.folder, watch or Watch()
     vocab_size = len(model.get_input_embeddings().weight)
-    every = [
-        kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
-        for kind in ([KINDS[settings.kind]] if settings.kind else KINDS.values())
-    ]
-    for sizes in every:
-        TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
+    num_bytes = _checked_bytes(model, settings)
     own = OwnText(place, model, script, settings, resume)
     own.check_training(folder / FILE)
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
     known = settings.kind or (checkpoint.kind if checkpoint else _kind_in(folder))
     architecture = KINDS[known].architecture if known else None
     check_folder(folder, architecture, {each.architecture: each.label for each in KINDS.values()})
-    num_bytes = max(_disk_bytes(sizes.head) for sizes in every)
     prepare_folder(folder, num_bytes, replaced=(FILE, "model.safetensors"))
     began = watch.clock() - own.seconds
     with without_cudnn(model.device):
@@ -142,6 +136,16 @@ def _choice(model: Any, settings: HeadSettings, known: str | None, folder: Path)
     if known is None:
         return KindChoice.measured(model, settings.draft_vocab_size)
     return KindChoice(known, "" if settings.kind else f"kind: {KINDS[known].label}, as in {folder}")
+
+
+def _checked_bytes(model: Any, settings: HeadSettings) -> int:
+    """Return the room that a head of any kind that may be trained needs; refuses models with unreachable states."""
+    num_draft_ids = min(settings.draft_vocab_size, len(model.get_input_embeddings().weight))
+    kinds = [KINDS[settings.kind]] if settings.kind else KINDS.values()
+    every = [kind.untrained(model, torch.arange(num_draft_ids), device="meta") for kind in kinds]
+    for training in every:
+        TargetStates(model, training.layer_ids)
+    return max(_disk_bytes(training.head) for training in every)
 
 
 def _disk_bytes(head: torch.nn.Module) -> int:
