@@ -109,5 +109,6 @@ def _lines(predictions: Sequence[Prediction]) -> list[str]:
     return [
         f"kind: {best}",
         *(f"not {other}" for other in others),
-        "predicted with SmolLM2's acceptance after as much text, and steps and drafts as timed here; --kind overrides",
+        "predicted with SmolLM2's acceptance after as much text, or half a million answer tokens if there is less, and "
+        "steps and drafts as timed here; --kind overrides",
     ]
