@@ -1,4 +1,4 @@
-"""Shared fixtures: models that are loaded once, and one thread, since small products only lose by more."""
+"""Shared fixtures: models that are loaded once; one thread in each process, since small products only lose by more."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
-settings.register_profile("specdec", deadline=None, derandomize=True)
+settings.register_profile("specdec", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("many", deadline=None, max_examples=5000)  # asked for by --hypothesis-profile=many
 settings.load_profile("specdec")
 
@@ -24,7 +24,9 @@ settings.load_profile("specdec")
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OMP_NUM_THREADS", "1")  # of commands that tests start
+        yield
     torch.set_num_threads(before)
 
 
