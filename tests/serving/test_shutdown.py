@@ -1,4 +1,4 @@
-"""A server's own process: it says where it is, serves, and on a signal finishes what it has begun."""
+"""A server's own process: it says where it is, serves with few descriptors, and on a signal ends what it has begun."""
 
 import asyncio
 import json
@@ -9,26 +9,59 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
+from specdec import cli, demo
 from specdec.serving.process import bind
+from tests.serving.test_connections import HALF_HEADER, healthy, opened
+
+SERVE = f"ulimit -n 100; exec {sys.executable} -m specdec serve --port 0 --threads 1"
 
 
-@pytest.fixture
-def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
-        assert started.stderr is not None
-        line = next(line for line in started.stderr if "http://" in line)
-        yield started, line[line.index("http://") :].strip()
-        started.kill()
+@contextmanager
+def serving(log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
+    """A server's process, and the line with its address."""
+    with log.open("wb") as stream, subprocess.Popen(["bash", "-c", SERVE], stderr=stream) as started:
+        try:
+            end = time.monotonic() + 120
+            while "http://" not in log.read_text():
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
+            yield started, next(line for line in log.read_text().splitlines() if "http://" in line)
+        finally:
+            started.kill()
 
 
-def test_a_signal_lets_what_was_accepted_end_and_refuses_what_comes(process: tuple[subprocess.Popen[str], str]) -> None:
-    started, url = process
-    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 450, "temperature": 0, "proposer": "off"}
+def test_whatever_is_opened_others_are_served_until_a_signal_after_which_what_was_accepted_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with serving(log) as (started, line):
+        url = line[line.index("http://") :].strip()
+        _open_more_than_fit(url)
+        written = log.read_text().partition(line)[2]
+        assert len(written) < 10_000, written[:2000]
+        for each in written.strip().splitlines():
+            assert json.loads(each)["level"], "every logger writes JSON"
+        _end_by_a_signal(started, url)
+
+
+def _open_more_than_fit(url: str) -> None:
+    """Open more connections than the process has descriptors, which send nothing or no request."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    address = (host, int(port))
+    with ExitStack() as stack:
+        for content in (b"", HALF_HEADER, b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"):
+            for _ in range(101):
+                opened(stack, address, content)
+            assert healthy(address)
+
+
+def _end_by_a_signal(started: "subprocess.Popen[bytes]", url: str) -> None:
+    """The signal lets what was accepted end, and refuses what comes."""
+    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 300, "temperature": 0, "proposer": "off"}
     expected = httpx.post(f"{url}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
     texts: list[str] = []
 
@@ -52,13 +85,18 @@ def test_a_signal_lets_what_was_accepted_end_and_refuses_what_comes(process: tup
     assert started.wait(20) == 0
 
 
-def test_a_taken_address_is_reported_before_a_model_loads() -> None:
+def test_a_taken_address_is_reported_before_a_model_loads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "load", lambda: pytest.fail("the model was loaded"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-m", "specdec", "serve", "--port", str(taken.getsockname()[1])]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
-    assert "can't listen on" in ended.stderr
-    assert "--port" in ended.stderr
+        monkeypatch.setattr(sys, "argv", ["specdec", "serve", "--port", str(taken.getsockname()[1])])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    assert left.value.code == 2
+    err = capsys.readouterr().err
+    assert "can't listen on" in err
+    assert "--port" in err
 
 
 def test_parts_of_a_stream_are_sent_at_once() -> None:

@@ -40,9 +40,10 @@ def test_the_command_says_what_it_does_and_why_it_ends(
 ) -> None:
     monkeypatch.setattr(demo, "load", built_in)
     monkeypatch.setattr(sys, "argv", ["specdec", "serve", "--port", "0", "--threads", "1", "--cache-mb", "1"])
-    with bind("127.0.0.1", 0) as bound, pytest.raises(SystemExit) as left:
-        monkeypatch.setattr(process, "bind", lambda host, port: bound)
-        cli.main()
+    with bind("127.0.0.1", 0) as bound:
+        monkeypatch.setattr(process, "bind", lambda *_: bound)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
     assert left.value.code == 2
     err = capsys.readouterr().err
     lines = err.splitlines()
