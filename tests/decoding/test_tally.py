@@ -62,12 +62,12 @@ def test_nodes_are_credited_to_each_strategy_that_named_them(temperature: float)
 
 def test_likely_nodes_come_true_as_often_as_their_chances_say() -> None:
     """Less likely ones are surer siblings' rivals here: their kinds' rates are from where they had none."""
-    result, _ = decoded(2000, temperature=1.0, seed=3)
+    result, _ = decoded(4000, temperature=1.0, seed=3)
     told = [
         (cell[0], cell[1] / cell[0], cell[2] / cell[0])
         for bins in result.stats.calibration.values()
         for cell in bins[6:]
-        if cell[0] >= 150
+        if cell[0] >= 300
     ]
     assert len(told) >= 6
     assert [cell for cell in told if abs(cell[1] - cell[2]) > 0.1] == []
