@@ -21,6 +21,7 @@ from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
+from tests.support.fresh_process import modelling
 
 PROMPT = "def add(a, b):\n"
 FEW = ("--max-new-tokens", "12")
@@ -385,9 +386,11 @@ def test_help_exits_with_0_and_names_the_commands(run: Any) -> None:
     assert all(command in out for command in ("demo", "generate", "plugins"))
 
 
-def test_as_a_process_it_reads_a_pipe_and_writes_one_without_escape_codes(built_in: tuple[Any, Any]) -> None:
+def test_as_a_process_it_reads_a_pipe_writes_one_without_escape_codes_and_imports_nothing_that_others_need(
+    built_in: tuple[Any, Any],
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "specdec", "generate", *FEW],
+        [sys.executable, "-X", "importtime", "-m", "specdec", "generate", *FEW],
         input=PROMPT,
         capture_output=True,
         encoding="utf-8",
@@ -396,6 +399,10 @@ def test_as_a_process_it_reads_a_pipe_and_writes_one_without_escape_codes(built_
     assert (done.returncode, done.stdout) == (0, f"{plain(built_in).text}\n")
     assert "\x1b" not in done.stderr
     assert " tokens per step, " in done.stderr
+    lines = done.stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert modelling(imported)  # or it would prove nothing
+    assert not imported & {"specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib"}
 
 
 def test_figures_of_one_token_have_no_plural_and_greedy_ones_no_seed(run: Any) -> None:

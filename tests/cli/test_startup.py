@@ -82,11 +82,3 @@ def test_what_is_misspelt_is_refused_before_a_model_s_code_is_imported_and_every
     assert "torch" in ended[-1].modules  # or it would prove nothing
     entries = map(json.loads, listed.out.splitlines())
     assert {"hf", "static", "toy"} <= {entry["name"] for entry in entries if entry["kind"] == "backends"}
-
-
-def test_decoding_imports_nothing_that_only_comparisons_and_pictures_need() -> None:
-    (ended,) = run_commands([["generate", PROMPT, "--max-new-tokens", "2", "--proposer", "prompt_lookup"]])
-    assert ended.code == 0
-    assert modelling(ended.modules)  # or it would prove nothing
-    others = ("specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib")
-    assert {name for name in others if name in ended.modules} == set()
