@@ -25,7 +25,7 @@ def serving(log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
     """A server's process, and the line with its address."""
     with log.open("wb") as stream, subprocess.Popen(["bash", "-c", SERVE], stderr=stream) as started:
         try:
-            end = time.monotonic() + 120
+            end = time.monotonic() + 600
             while "http://" not in log.read_text():
                 assert time.monotonic() < end, log.read_text()
                 time.sleep(0.05)
