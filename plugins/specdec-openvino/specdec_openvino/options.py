@@ -34,6 +34,11 @@ class OpenVINOOptions(BackendOptions):
     group_size: int = Field(
         default=128, ge=-1, description="weights that share a scale, with 4 bits; -1 for one scale per channel"
     )
+    static_shapes: bool = Field(
+        default=False,
+        description="a second graph with static shapes for plain steps, which take about 1.5 ms less for 30 layers; "
+        "the weights are in memory twice",
+    )
     threads: int = Field(
         default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"
     )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from specdec_openvino import blocks
 from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.bound_request import BoundRequest
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
@@ -162,3 +163,39 @@ def test_memory_goes_with_the_last_row(make: Make) -> None:
     target.release(row)
     assert backend.cache_bytes(()) == 0
     assert not any(each() for each in held)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "is_on_it"),
+    [(DenseCompiler(), "no no no no no yes yes no no no no"), (ExactCompiler(), "no" + " yes" * 8 + " no yes")],
+    ids=["dense", "exact"],
+)
+def test_plain_steps_on_a_graph_with_static_shapes_have_the_same_bits(
+    make: Make, monkeypatch: pytest.MonkeyPatch, compiler: Any, is_on_it: str
+) -> None:
+    run, ran = BoundRequest.run, list[int]()
+
+    def noted(self: BoundRequest, inputs: Any) -> None:
+        ran.append(self._compiled.num_tokens)
+        run(self, inputs)
+
+    monkeypatch.setattr(BoundRequest, "run", noted)
+    found = list[list[torch.Tensor]]()
+    for is_static in (False, True):
+        options = OpenVINOOptions(static_shapes=is_static)
+        backend = OpenVINOBackend.load(make("llama"), compiler, options)
+        target = Target(backend, compiler)
+        backend.expect_hidden([1])
+        ran.clear()
+        row, found = target.open(128), [*found, []]
+        for step, width in enumerate((40, 1, 1, 1, 1, 1, 1, 6, 3, 8, 1)):  # the first single tokens are filled up
+            tree = DraftTree(5 + step)
+            nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
+            if target.shapes.takes_trees and width == 3:
+                tree.add(0, 91)
+            planned = target.compile({row: tree}, hidden=[1])
+            output = target.forward(planned).rows[row]
+            found[-1] += [output.output.logits, output.hidden(nodes, [1])]
+            target.keep(planned, {row: nodes[: width // 2 + 1]})
+        assert [("no", "yes")[num_tokens > 0] for num_tokens in ran] == (is_on_it.split() if is_static else ["no"] * 11)
+    assert all(map(torch.equal, *found))
