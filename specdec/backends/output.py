@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any
 
 import torch
 
 from specdec.models.state_rows import rows_at
-from specdec.sampling.topk import topk
+from specdec.sampling.topk import top_ids, topk
 
 States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
 
@@ -53,17 +52,17 @@ class Output:
 
     def _top_ids(self) -> list[list[int]]:
         """``top_id`` of all nodes, by row and column, in the only copy to the host of a greedy step."""
-        largest, ids = topk(self.logits, 1)
         if self.logits.is_cpu:  # nothing is copied, so later reads may search by themselves
-            pairs = zip(largest[..., 0].tolist(), ids[..., 0].tolist(), strict=True)
-            return [[id_ if isfinite(logit) else ~id_ for logit, id_ in zip(*row, strict=True)] for row in pairs]
+            return top_ids(self.logits)
+        largest, ids = topk(self.logits, 1)
         ids = torch.where(largest.isfinite(), ids, ~ids)
         if self.num_top:
             values, tokens = topk(self.logits, self.num_top)
             copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
             ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
             self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
-        return ids[..., 0].long().tolist()  # type: ignore[no-any-return]
+        found: list[list[int]] = ids[..., 0].long().tolist()
+        return found
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:
         """The top-k ids and their probabilities, ``(rows, columns, k)`` each; copied to the host once a pass."""

@@ -137,11 +137,11 @@ class Passes:
         request.run(packed.inputs)
         # A copy, since the next pass writes to the same memory; by numpy, because torch's threads are slow to wake
         # after the engine's have run.
-        logits = torch.from_numpy(request.output(LOGITS).copy())[: len(rows) * len(layout.columns), 0]
+        shape = len(rows), len(layout.columns), -1
+        logits = torch.from_numpy(request.output(LOGITS)[: shape[0] * shape[1]].reshape(shape).copy())
         states = [self._states(request, layer) for layer in layout.hidden]
         hidden = packed.unpack(states, layout) if states else []
-        hidden = [row.view(self._compiled.state_dtype) for row in hidden]
-        return logits.reshape(len(rows), len(layout.columns), -1), hidden
+        return logits, [row.view(self._compiled.state_dtype) for row in hidden]
 
     def _states(self, request: "BoundRequest", layer: int) -> np.ndarray:
         """A layer's states of all tokens, (tokens, size), in the request's memory; those of 16 bits as integers."""
