@@ -60,9 +60,9 @@ class _Engine:
 
     def passes(self, hidden: frozenset[int], blocks: Blocks, filling: Filling) -> Passes:
         """Return the passes of a graph with some hidden states over a cache."""
-        compiled, is_static = self.compiled(hidden), self.options.static_shapes
-        static = self.graphs.compiled(self.options, hidden, filling.num_plain) if is_static else None
-        return Passes(compiled, blocks, filling, static)
+        sizes = filling.smallest(self.options.static_sizes)
+        static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
+        return Passes(self.compiled(hidden), blocks, filling, static)
 
 
 class OpenVINOBackend(Backend):
@@ -218,7 +218,7 @@ def _prover(options: OpenVINOOptions) -> Prove:
 
     It raises a ModelError if they differ by more than rounding.
     """
-    own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model", "static_shapes": False})
+    own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model", "static_sizes": 0})
 
     def prove(model: PreTrainedModel | PlainExport, graphs: Graphs) -> None:
         if isinstance(model, PlainExport):

@@ -1,7 +1,7 @@
 """Compiled graphs, and their passes over rows of a paged cache."""
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,8 +23,8 @@ from specdec_openvino.parting import joined
 from specdec_openvino.passes import pack
 
 _NUM_BYTES_OF_RAW = 2
-# Inputs with a number for each row, or one more, by their shape in a pass of one row that is a chain.
-_ONE_CHAIN = {"past_lens": 1, "subsequence_begins": 2, "block_indices_begins": 2, "qq_bias": 0, "qq_bias_begins": 2}
+# Inputs with a number for each row, or one more: their sizes in a pass over one row.
+_ONE_ROW = {"past_lens": 1, "subsequence_begins": 2, "block_indices_begins": 2, "qq_bias_begins": 2}
 
 
 class Compiled:
@@ -33,7 +33,7 @@ class Compiled:
     Args:
         weights: of the graph, which reads them as long as it exists.
         hidden: the hidden states that are outputs as well, by number.
-        num_tokens: of each pass, which is a chain of one row then; 0 for passes of any shape.
+        num_tokens: of each pass, which has one row then; 0 for passes of any shape.
 
     Raises:
         ModelError: if the device can't compile the graph.
@@ -115,13 +115,12 @@ class Passes:
 
     Args:
         filling: the sizes of the passes.
-        static: a graph for passes of one size, if there is one; ``compiled`` runs the others.
+        static: graphs for passes of one size each; ``compiled`` runs the others.
     """
 
-    def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling, static: Compiled | None = None) -> None:
+    def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling, static: Sequence[Compiled] = ()) -> None:
         self._compiled, self._blocks, self._filling = compiled, blocks, filling
-        graphs = (compiled,) if static is None else (static, compiled)
-        self._requests = [BoundRequest(graph, blocks) for graph in graphs]  # the last takes all passes
+        self._requests = [BoundRequest(graph, blocks) for graph in (*static, compiled)]  # the last takes all passes
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
@@ -169,7 +168,7 @@ class Passes:
 
 
 def fix_shapes(graph: ov.Model, num_tokens: int) -> None:
-    """Give a graph the shapes of passes over one row, a chain of ``num_tokens`` nodes with any number of wanted ones.
+    """Give a graph the shapes of passes over ``num_tokens`` tokens of one row; blocks, trees and columns vary.
 
     The engine then plans each operator once, where it would compare the shapes of all of them in every pass.
     """
@@ -177,7 +176,7 @@ def fix_shapes(graph: ov.Model, num_tokens: int) -> None:
     for name in ("input_ids", "position_ids"):
         shapes[name] = graph.input(name).get_partial_shape()
         shapes[name][0] = num_tokens
-    graph.reshape({**shapes, **{name: ov.PartialShape([size]) for name, size in _ONE_CHAIN.items()}})
+    graph.reshape({**shapes, **{name: ov.PartialShape([size]) for name, size in _ONE_ROW.items()}})
 
 
 def narrow(result: ov.Node, kind: ov.Type) -> None:

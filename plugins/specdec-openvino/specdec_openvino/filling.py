@@ -21,10 +21,9 @@ class Filling:
         self.least, self.sizes = least, tuple(size for size in sizes if size >= least)
         self._num_single = 0
 
-    @property
-    def num_plain(self) -> int:
-        """The number of tokens of a plain step in a text without drafts."""
-        return self.sizes[0] if self.sizes else self.least
+    def smallest(self, num_sizes: int) -> tuple[int, ...]:
+        """Return the smallest sizes of passes, ascending; without sizes, that of a plain step."""
+        return (self.sizes or (self.least,))[:num_sizes]
 
     def tokens(self, num_nodes: Sequence[int], reads_prompt: bool = False) -> list[int]:
         """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding.
