@@ -1,7 +1,7 @@
 """An inference request that reads its inputs and the paged cache where they are."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -10,9 +10,6 @@ import torch
 from specdec_openvino.blocks import Blocks
 from specdec_openvino.passes import Packed
 
-if TYPE_CHECKING:
-    from specdec_openvino.engine import Compiled
-
 _RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
 
 
@@ -20,25 +17,25 @@ class BoundRequest:
     """An inference request to a compiled graph, bound to a backend's cache.
 
     Args:
-        compiled: the graph.
+        model: the compiled graph.
+        num_tokens: the number of tokens that the graph's shapes are for; 0 for any pass.
         blocks: the cache, which may move to other memory between passes.
     """
 
-    def __init__(self, compiled: "Compiled", blocks: Blocks) -> None:
-        self._compiled, self._blocks = compiled, blocks
-        self._places = {name: place for place, port in enumerate(compiled.model.outputs) for name in port.names}
+    def __init__(self, model: Any, num_tokens: int, blocks: Blocks) -> None:
+        self._model, self.num_tokens, self._blocks = model, num_tokens, blocks
+        self._places = {name: place for place, port in enumerate(model.outputs) for name in port.names}
         self.unbind()
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""
-        self.request = self._compiled.model.create_infer_request()
+        self.request = self._model.create_infer_request()
         self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
         self._generation = -1
 
     def takes(self, packed: Packed) -> bool:
         """Return True if the graph has the shapes of a pass."""
-        fixed = self._compiled.num_tokens
-        return not fixed or packed.begins == [0, fixed]
+        return not self.num_tokens or packed.begins == [0, self.num_tokens]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Run a pass."""
@@ -66,6 +63,6 @@ class BoundRequest:
         for index, cache in enumerate(self._blocks.caches()):
             name = f"{('keys', 'values')[index % 2]}.{index // 2}"
             raw = cache.view(_RAW.get(cache.dtype, cache.dtype)).numpy()
-            kind = self._compiled.model.input(name).get_element_type()
+            kind = self._model.input(name).get_element_type()
             self.request.set_tensor(name, ov.Tensor(raw, ov.Shape(list(cache.shape)), kind))
         self._generation = self._blocks.generation

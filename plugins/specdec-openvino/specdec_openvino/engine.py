@@ -120,7 +120,8 @@ class Passes:
 
     def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling, static: Sequence[Compiled] = ()) -> None:
         self._compiled, self._blocks, self._filling = compiled, blocks, filling
-        self._requests = [BoundRequest(graph, blocks) for graph in (*static, compiled)]  # the last takes all passes
+        self._graphs = *static, compiled  # the last takes all passes
+        self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
