@@ -18,6 +18,9 @@ from specdec.strategies.request import Request
 from specdec.tree import ROOT, Budget, DraftTree
 
 
+_MOST_AHEAD = 8  # nodes that are found together, before a sizer has taken them: a row's data stays in the cache
+
+
 class CandidateSource(Protocol):
     """The part of a ``Source`` that a growth needs."""
 
@@ -34,8 +37,10 @@ class CandidateSource(Protocol):
 class Growth:
     """A tree that grows by its most probable candidate, within a budget.
 
+    ``len`` is the number of nodes that were taken, the root included. The next ones may be known already.
+
     Attributes:
-        tokens, parents, depths: of each node in the order in which it was taken, the root first.
+        tokens, parents, depths: of each node in the order in which nodes are taken, the root first.
         probabilities: that the node and all its ancestors are accepted.
         candidates: at each node, the acceptance rate of each candidate token.
     """
@@ -65,7 +70,7 @@ class Growth:
         self._num_sources = len(sources)
         self._growing = [(index, source) for index, source in enumerate(sources) if source is not None]
         self._agreements = Agreements() if agreements is None else agreements
-        self._max_nodes = budget.num_nodes
+        self._num_taken, self._max_nodes = 1, budget.num_nodes
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._vocab_size = request.vocab_size
         self._stops, self._least, self._is_chain = request.eos_token_ids, min_probability, is_chain
@@ -84,11 +89,17 @@ class Growth:
             self._close()
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self._num_taken
 
     @property
     def next_probability(self) -> float:
         """The probability of the next candidate, 0 if there is none or the budget's nodes are taken."""
+        if self._num_taken < len(self.tokens):
+            return self.probabilities[self._num_taken]
+        return self._frontier_probability()
+
+    def _frontier_probability(self) -> float:
+        """Return the probability of the best candidate that isn't a node yet, 0 if none may become one."""
         if len(self.tokens) > self._max_nodes:
             return 0.0
         frontier = self._frontier
@@ -98,7 +109,17 @@ class Growth:
         return -frontier[0][0] if frontier else 0.0
 
     def take(self) -> None:
-        """Take the most probable candidate, whose probability was read, and find the candidates after it."""
+        """Take the most probable candidate, whose probability was read."""
+        if self._num_taken == len(self.tokens):
+            most = 1 if self._constraint is not None else _MOST_AHEAD  # masks of constraints take time
+            for _ in range(min(most, self._num_taken)):
+                if not self._frontier_probability():
+                    break
+                self._add_node()
+        self._num_taken += 1
+
+    def _add_node(self) -> None:
+        """Make the best candidate a node, and find the candidates after it."""
         negative, _, parent, token, rate = self._frontier.pop(0)
         if self._is_chain:
             self._frontier.clear()
@@ -242,7 +263,7 @@ class Growth:
         node = parent
         try:
             while True:
-                node = self.tokens.index(token, node + 1)
+                node = self.tokens.index(token, node + 1, self._num_taken)
                 if self.parents[node] == parent:
                     return node
         except ValueError:
