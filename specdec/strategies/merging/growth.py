@@ -17,7 +17,6 @@ from specdec.strategies.merging.acceptance_rates import AcceptanceRate, Agreemen
 from specdec.strategies.request import Request
 from specdec.tree import ROOT, Budget, DraftTree
 
-
 _MOST_AHEAD = 8  # nodes that are found together, before a sizer has taken them: a row's data stays in the cache
 
 

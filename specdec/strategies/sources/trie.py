@@ -76,21 +76,25 @@ class SuffixTrie:
                 self._rank(node, token, 2 if known else 1)
                 node = records[node + SHORTER]
             else:
-                known = -known
-                longest = longest or known
+                longest = longest or -known
                 if longer:
-                    records[longer + SHORTER] = known
-                while True:
-                    count = records[known + COUNT] = records[known + COUNT] + 1
-                    if node == TOP:
-                        break
-                    if records[node + RANKED] == token:
-                        records[node + _RANKED_COUNTS] = count
-                    else:
-                        self._rank(node, token, count)
-                    node, known = records[node + SHORTER], records[known + SHORTER]
+                    records[longer + SHORTER] = -known
+                self._count(node, token, -known)
             end = longest if records[longest] <= depth else records[longest + SHORTER]
         self._end = end
+
+    def _count(self, node: int, token: int, known: int) -> None:
+        """Count an n-gram, extended by a token to one with the node ``known``, and all its suffixes so extended."""
+        records = self.records
+        while True:
+            count = records[known + COUNT] = records[known + COUNT] + 1
+            if node == TOP:
+                return
+            if records[node + RANKED] == token:
+                records[node + _RANKED_COUNTS] = count
+            else:
+                self._rank(node, token, count)
+            node, known = records[node + SHORTER], records[known + SHORTER]
 
     def _add_node(self, at: int, length: int) -> int:
         """Return a new node for an n-gram of ``length`` tokens that occurs before ``at``, and again now."""
