@@ -14,6 +14,8 @@ CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
 INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
+# Most modules are never imported: those that are, Python compiles then.
+PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 VLLM := build/environments/vllm/bin/python
 
 .PHONY: demo test lint docs benchmark real-model head openvino vllm-check distributed clients clean
@@ -22,8 +24,7 @@ demo: $(SHOWS)
 	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/site
-	$(BIN)/python -m pytest plugins/specdec-example plugins/specdec-vllm
+	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site
 
 distributed: $(INSTALLED)
 	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto
@@ -33,7 +34,7 @@ clients: $(INSTALLED)
 	$(BIN)/python -m pytest tests/serving/clients
 
 openvino: $(HAS_OPENVINO)
-	$(BIN)/python -m pytest plugins/specdec-openvino
+	$(BIN)/python -m pytest plugins/specdec-openvino -n auto --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -73,20 +74,20 @@ $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
 
 $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable plugins/specdec-example --editable plugins/specdec-vllm
+	$(PIP) torch
+	$(PIP) --editable ".[dev]" --editable plugins/specdec-example --editable plugins/specdec-vllm
 	touch $@
 
 $(WRITES_DOCS): $(INSTALLED)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(PIP) --editable ".[docs]"
 	touch $@
 
 $(HAS_OPENVINO): $(INSTALLED) plugins/specdec-openvino/pyproject.toml
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable "plugins/specdec-openvino[rounded]"
+	$(PIP) --editable "plugins/specdec-openvino[rounded]"
 	touch $@
 
 $(CONVERTS): $(INSTALLED)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[real-model]"
+	$(PIP) --editable ".[real-model]"
 	touch $@
 
 clean:

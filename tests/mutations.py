@@ -510,9 +510,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a pass changes its checkpoint",
-        "specdec/backends/states.py",
+        "specdec/backends/layer_states.py",
         (("torch.cat(recurrent) if", "recurrent[0] if len(recurrent) == 1 else torch.cat(recurrent) if"),),
-        ("tests/backends/test_states.py::test_layers_are_given_copies_which_their_code_may_change",),
+        ("tests/backends/test_layer_states.py::test_layers_are_given_copies_which_their_code_may_change",),
     ),
     Mutation(
         "pending tokens read twice",
@@ -522,7 +522,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a convolution's state off by one token",
-        "specdec/backends/states.py",
+        "specdec/backends/layer_states.py",
         (("self.inputs.shape[-1] - num_tokens]", "self.inputs.shape[-1] - max(0, num_tokens - 1)]"),),
         (f"{STATES}::{KEPT}[lfm2]",),
     ),
@@ -534,9 +534,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a pass changes its checkpoint's convolution",
-        "specdec/backends/states.py",
+        "specdec/backends/layer_states.py",
         (("torch.cat(inputs) if", "inputs[0] if len(inputs) == 1 else torch.cat(inputs) if"),),
-        ("tests/backends/test_states.py::test_layers_are_given_copies_which_their_code_may_change",),
+        ("tests/backends/test_layer_states.py::test_layers_are_given_copies_which_their_code_may_change",),
     ),
     Mutation(
         "a scan of a draft that starts from an empty state",
@@ -558,7 +558,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a checkpoint after a rejected draft",
-        "specdec/backends/states.py",
+        "specdec/backends/layer_states.py",
         (("if dropped and not is_cuttable:", "if False:"),),
         (f"{STATES}::{KEPT}[qwen3_next]",),
     ),
@@ -582,13 +582,13 @@ MUTATIONS = (
     ),
     Mutation(
         "the state after a rejected token of those after each",
-        "specdec/backends/states.py",
+        "specdec/backends/layer_states.py",
         (("self.each[:, -1 - num_tokens]", "self.each[:, -1]"),),
         (f"{STATES}::test_rejected_drafts_cost_at_most_the_pending_tokens[mamba2]",),
     ),
     Mutation(
         "a state after padding tokens of those after each",
-        "specdec/backends/states.py",
+        "specdec/backends/layer_states.py",
         ((": each.shape[1] - num_padding]", ":]"),),
         (f"{STATES}::{KEPT}[mamba2]",),
     ),

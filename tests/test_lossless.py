@@ -15,7 +15,7 @@ SEED = 20
 
 @pytest.fixture(scope="module")
 def expected(built_in: tuple[Any, Any]) -> dict[int | None, list[list[int]]]:
-    """Plain decoding of two prompts of each category: greedy under None, temperature 1 under its seed."""
+    """Plain decoding of a prompt of each category: greedy under None, temperature 1 under its seed."""
     model, tokenizer = built_in
     return {
         seed: [decode_model(model, tokenizer(text)["input_ids"], NUM_TOKENS, seed) for text in texts()]
@@ -24,15 +24,15 @@ def expected(built_in: tuple[Any, Any]) -> dict[int | None, list[list[int]]]:
 
 
 def texts() -> list[str]:
-    return [prompt.text for index, prompt in enumerate(demo.prompts()) if index % 6 in (1, 4)]
+    return [prompt.text for index, prompt in enumerate(demo.prompts()) if index % 6 == 1]
 
 
 @pytest.mark.parametrize("proposer", BUILT_IN)
 @pytest.mark.parametrize("seed", [None, SEED])
-def test_tokens_are_plain_decodings_alone_and_in_ragged_batches_of_four(
+def test_tokens_are_plain_decodings_alone_and_in_ragged_batches_that_others_join(
     built_in: tuple[Any, Any], expected: dict[int | None, list[list[int]]], proposer: str, seed: int | None
 ) -> None:
-    generator = Generator(*built_in, proposer=proposer, max_batch_size=4)
+    generator = Generator(*built_in, proposer=proposer, max_batch_size=3)
     sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
     alone = [generator.generate(text, max_new_tokens=NUM_TOKENS, **sampling) for text in texts()]
     batch = generator.generate(texts(), max_new_tokens=NUM_TOKENS, **sampling)

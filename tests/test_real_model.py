@@ -18,7 +18,7 @@ PROMPTS = (  # a short answer, a copy, a loop
     "Extract the names from this text as a list: Anna met Boris in Prague, where Clara and David were waiting.",
 )
 STRATEGIES = "prompt_lookup", "lookahead:N=4,W=5,G=5"
-NUM_TOKENS = 32
+NUM_TOKENS = 24
 SEED = 20
 END = 2  # <|im_end|>
 
@@ -58,9 +58,8 @@ def test_greedy_text_is_plain_decodings_in_fewer_steps(smollm2: Load, greedy: li
     assert sum(result.stats.steps for result in results) < 0.7 * sum(map(len, greedy))
 
 
-@pytest.mark.parametrize("proposer", STRATEGIES)
-def test_sampled_text_is_plain_decodings_with_that_seed(smollm2: Load, sampled: list[int], proposer: str) -> None:
-    generator = Generator(*smollm2("float32"), proposer=proposer)
+def test_sampled_text_is_plain_decodings_with_that_seed(smollm2: Load, sampled: list[int]) -> None:
+    generator = Generator(*smollm2("float32"), proposer=STRATEGIES[1])
     result = generator.generate(chat(PROMPTS[-1]), max_new_tokens=NUM_TOKENS, temperature=1.0, seed=SEED)
     assert list(result.token_ids) == sampled
 
@@ -106,5 +105,5 @@ def test_half_precision_is_bit_exact_and_its_text_the_same_for_every_strategy(
     for proposer in ("autoregressive", "prompt_lookup", "lookahead:N=3,W=3,G=3"):
         generator = Generator(model, tokenizer, proposer=proposer)
         assert str(generator.numerics) == "exact, bit-exact"
-        texts.append([result.token_ids for result in generator.generate(prompts, max_new_tokens=24)])
+        texts.append([result.token_ids for result in generator.generate(prompts, max_new_tokens=12)])
     assert texts[1:] == texts[:1] * 2

@@ -57,6 +57,7 @@ class Context:
         self.passes = Passes(compiled, blocks, Filling(1, ()))
         self._length, self._vocab_size, self.num_passes = 0, vocab_size, 0
         self.run(length)
+        self.request = self.passes._requests[-1].request
         blocks.keep(0, range(length))
         self._length = length
 
@@ -69,7 +70,7 @@ class Context:
 
     def infer(self) -> None:
         """The graph of the last pass again, with the same inputs."""
-        self.passes._request.infer()
+        self.request.infer(share_outputs=True)
 
 
 def median_ms(call: Callable[[], object], repeats: int) -> float:
@@ -103,7 +104,7 @@ def by_operator(context: Context, num_nodes: int, repeats: int) -> dict[str, flo
 def _counted(context: Context) -> Counter[str]:
     """Milliseconds by kind of operator in all passes so far: the counters are averages over these."""
     found = Counter[str]()
-    for each in context.passes._request.get_profiling_info():
+    for each in context.request.get_profiling_info():
         found[each.node_type] += each.real_time.total_seconds() * _MS * context.num_passes
     return found
 

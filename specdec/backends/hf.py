@@ -18,7 +18,7 @@ from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
-from specdec.backends.state_caches import state_cache_of
+from specdec.backends.state_cache_choice import state_cache_of
 from specdec.backends.wide_passes import WidePasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout

@@ -3,8 +3,8 @@
 import torch
 from transformers.models.minimax.modeling_minimax import MiniMaxCache
 
+from specdec.backends.layer_states import StateLayer
 from specdec.backends.stateful_cache import StatefulCache
-from specdec.backends.states import StateLayer
 
 
 class MiniMaxStates(StatefulCache, MiniMaxCache):  # type: ignore[misc]  # transformers is untyped here

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from specdec.models.state_rows import rows_at
-from specdec.sampling.topk import topk
+from specdec.sampling.topk import top_ids, topk
 
 States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
 
@@ -21,7 +21,8 @@ class Output:
         layers: those of ``hidden``, in order.
         num_reread: by row, the committed tokens that the pass read again; empty if there are none.
         num_passes: passes of the model; several if rows of models with states don't share one.
-        num_top: if set, ``top_id`` also copies this many top-k logits, for a later ``top_logits(num_top)``.
+        num_top: if set, ``top_ids`` also copies this many top-k logits from a device, for a later
+            ``top_logits(num_top)``.
     """
 
     def __init__(
@@ -45,16 +46,27 @@ class Output:
 
     def top_id(self, row: int, node: int) -> int:
         """The id of a node's largest logit, the lowest of equals; ``~id``, which is negative, if it isn't finite."""
-        if self._ids is None:  # the only copy to the host in a greedy step
-            largest, ids = topk(self.logits, 1)
-            ids = torch.where(largest.isfinite(), ids, ~ids)
-            if self.num_top:
-                values, tokens = topk(self.logits, self.num_top)
-                copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
-                ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
-                self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
-            self._ids = ids[..., 0].long().tolist()
-        return self._ids[row][self.column_of[node]]
+        return self.top_ids(row)[self.column_of[node]]
+
+    def top_ids(self, row: int) -> list[int]:
+        """The same by column, for all nodes of a row."""
+        if self._ids is None:
+            self._ids = self._top_ids()
+        return self._ids[row]
+
+    def _top_ids(self) -> list[list[int]]:
+        """``top_ids`` of all rows, in the only copy to the host of a greedy step."""
+        if self.logits.is_cpu:  # nothing is copied, so later reads may search by themselves
+            return top_ids(self.logits)
+        largest, ids = topk(self.logits, 1)
+        ids = torch.where(largest.isfinite(), ids, ~ids)
+        if self.num_top:
+            values, tokens = topk(self.logits, self.num_top)
+            copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
+            ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
+            self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
+        found: list[list[int]] = ids[..., 0].long().tolist()
+        return found
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:
         """The top-k ids and their probabilities, ``(rows, columns, k)`` each; copied to the host once a pass."""
@@ -123,10 +135,10 @@ class OutputRow:
     def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
         """The top-k raw logits at those of some nodes whose logits are finite, largest first: tokens, and logits."""
         (ids, logits), column_of, trunk = self.output.top_logits(k), self.output.column_of, self.trunk
-        own_ids, own_logits, found = ids[self.row], logits[self.row], {}
+        own_ids, own_logits, best, found = ids[self.row], logits[self.row], self.output.top_ids(self.row), {}
         for node in nodes:
-            if self.is_finite(node):
-                column = column_of[node + trunk]
+            column = column_of[node + trunk]
+            if best[column] >= 0:  # else it isn't finite
                 found[node] = tuple(own_ids[column]), tuple(own_logits[column])
         return found
 

@@ -10,9 +10,9 @@ import torch
 
 from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
+from specdec.backends.layer_states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.row_states import MOST_CHECKPOINTS, Reading, RowStates
 from specdec.backends.row_tokens import Chain, RowTokens
-from specdec.backends.states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
 from specdec.models.shared_passes import MOST_PENDING, shared_passes

@@ -24,7 +24,7 @@ class SharedOutput(Output):
         super().__init__(own.logits, columns)
         self._num_rows, self._columns, self._ask = num_rows, columns, ask
 
-    def top_id(self, row: int, node: int) -> int:
+    def top_ids(self, row: int) -> list[int]:
         if self._ids is None:
             found = self._ask("ids", self.num_top)
             spoiled = {row for row, node in found if node == SPOILED}
@@ -32,7 +32,7 @@ class SharedOutput(Output):
                 [min(id_, ~id_) if row in spoiled and id_ is not None else id_ for id_ in ids]
                 for row, ids in enumerate(self._whole(found))
             ]
-        return self._ids[row][self.column_of[node]]
+        return self._ids[row]
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:
         if k not in self._top:

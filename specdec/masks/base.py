@@ -60,7 +60,7 @@ class MaskCompiler(BaseModel, ABC):
         """Return the layout of one forward pass over a tree per row; called once per pass."""
         width = shapes.padded(max(map(len, trees)))
         padded = [(tree, length, width - len(tree)) for tree, length in zip(trees, lengths, strict=True)]
-        input_ids = torch.tensor([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
+        input_ids = np.array([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
         positions = np.array(
             [[length + d for d in tree.depths] + [length] * padding for tree, length, padding in padded]
         )
@@ -68,7 +68,7 @@ class MaskCompiler(BaseModel, ABC):
         return Layout(
             lengths=tuple(lengths),
             num_nodes=tuple(map(len, trees)),
-            input_ids=input_ids.to(shapes.device),
+            input_ids=torch.from_numpy(input_ids).to(shapes.device),
             positions=torch.from_numpy(positions).to(shapes.device),
             masks=masks,
             columns=_wanted(trees),

@@ -11,7 +11,7 @@ from specdec.constraints.path_state import PathState
 from specdec.errors import NumericsError, RequestError, SpecdecError, failure
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
-from specdec.sampling.topk import topk
+from specdec.sampling.topk import top_two
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1
@@ -115,7 +115,7 @@ class NodeDistributions:
         else:
             probs = self._distribution(node)
             scores = (probs.double().log() + gumbel(self.position(node), len(probs)).to(probs.device)) * temperature
-        return topk(scores, 2)[0]
+        return top_two(scores)
 
     def has_logits(self, node: int) -> bool:
         """Return True if the model's logits at a node are finite."""

@@ -13,6 +13,9 @@ class FixedGrowth(Growth):
         self.candidates = [{}]
         self._left, self._max_nodes = sorted(probabilities), num_nodes
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     @property
     def next_probability(self) -> float:
         return self._left[-1] if self._left and len(self) <= self._max_nodes else 0.0

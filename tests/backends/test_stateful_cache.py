@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import wide_passes
 from specdec.backends.hf import HFBackend
-from specdec.backends.state_caches import _BlockStates
+from specdec.backends.recurrent_gemma_states import RecurrentGemmaStates
 from specdec.backends.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
@@ -236,7 +236,7 @@ def test_states_that_the_model_holds_itself_are_one_threads_during_its_passes(mo
         return call
 
     for name in ("enter", "leave"):
-        monkeypatch.setattr(_BlockStates, name, watched(getattr(_BlockStates, name)))
+        monkeypatch.setattr(RecurrentGemmaStates, name, watched(getattr(RecurrentGemmaStates, name)))
     Generator(model, proposer="autoregressive").generate([3, 4, 5], max_new_tokens=3, eos_token_id=())
     assert is_free
     assert not any(is_free)

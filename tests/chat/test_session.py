@@ -123,13 +123,23 @@ def test_plain_decoding_writes_the_same_and_a_planted_difference_is_seen(session
     assert not session.is_same
 
 
-def test_a_conversation_that_outgrows_the_model_is_refused_until_turns_are_dropped(session: Session) -> None:
+@pytest.fixture(name="short")
+def _short(built_in: tuple[Any, Any]) -> Iterator[int]:
+    """A limit of the built-in model's length."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(built_in[0].config, "max_position_embeddings", 1024)
+        yield 1024
+
+
+def test_a_conversation_that_outgrows_the_model_is_refused_until_turns_are_dropped(
+    short: int, session: Session
+) -> None:
     most = session.generator.shapes.max_positions
-    assert most is not None
+    assert most == short
 
     def talk() -> None:
         for number in range(100):
-            said(session.ask(f"Tell me {'more and ' * 300} more about number {number}."))
+            said(session.ask(f"Tell me {'more and ' * 50} more about number {number}."))
 
     with pytest.raises(OutgrownError, match=f"tokens with this question, and the model's limit is {most}"):
         talk()

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
+from tests.support.fresh_process import modelling
 
 PROMPT = "def add(a, b):\n"
 FEW = ("--max-new-tokens", "12")
@@ -335,13 +335,13 @@ def test_what_is_refused_exits_with_2_and_the_reason_on_standard_error(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_an_output_that_cannot_be_written_is_one_line() -> None:
-    command = [sys.executable, "-m", "specdec", "generate", PROMPT, "--max-new-tokens", "3"]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert "error: the output can't be written: No space left on device" in done.stderr.splitlines()
-    assert "Traceback" not in done.stderr
+def test_an_output_that_cannot_be_written_is_one_line(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:  # closing it would fail if the rest were written again
+        monkeypatch.setattr(sys, "stdout", full)
+        code, _, err = run("generate", PROMPT, "--max-new-tokens", "3")
+    assert code == 1
+    assert "error: the output can't be written: No space left on device" in err.splitlines()
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -386,20 +386,23 @@ def test_help_exits_with_0_and_names_the_commands(run: Any) -> None:
     assert all(command in out for command in ("demo", "generate", "plugins"))
 
 
-def test_as_a_process_it_reads_a_pipe_and_writes_one_without_escape_codes(built_in: tuple[Any, Any]) -> None:
-    # One thread: on a busy machine more of them wait for each other.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_as_a_process_it_reads_a_pipe_writes_one_without_escape_codes_and_imports_nothing_that_others_need(
+    built_in: tuple[Any, Any],
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "specdec", "generate", *FEW],
+        [sys.executable, "-X", "importtime", "-m", "specdec", "generate", *FEW],
         input=PROMPT,
         capture_output=True,
         encoding="utf-8",
-        env=environment,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, f"{plain(built_in).text}\n")
     assert "\x1b" not in done.stderr
     assert " tokens per step, " in done.stderr
+    lines = done.stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert modelling(imported)  # or it would prove nothing
+    assert not imported & {"specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib"}
 
 
 def test_figures_of_one_token_have_no_plural_and_greedy_ones_no_seed(run: Any) -> None:

@@ -69,8 +69,8 @@ MISSPELT = [
 ]
 
 
-def test_what_is_misspelt_is_refused_in_one_line_before_a_model_s_code_is_imported() -> None:
-    ended = run_commands([command for command, _ in MISSPELT])
+def test_what_is_misspelt_is_refused_before_a_model_s_code_is_imported_and_every_backend_is_listed() -> None:
+    *ended, listed = run_commands([*(command for command, _ in MISSPELT), ["plugins", "--json"]])
     wrong = [
         (command, end.code, end.err)
         for (command, fault), end in zip(MISSPELT, ended, strict=True)
@@ -80,17 +80,5 @@ def test_what_is_misspelt_is_refused_in_one_line_before_a_model_s_code_is_import
     first = next((command for (command, _), end in zip(MISSPELT, ended, strict=True) if modelling(end.modules)), None)
     assert first is None, f"{first} imported transformers' models"
     assert "torch" in ended[-1].modules  # or it would prove nothing
-
-
-def test_the_list_of_plug_ins_has_every_backend() -> None:
-    (ended,) = run_commands([["plugins", "--json"]])
-    entries = map(json.loads, ended.out.splitlines())
+    entries = map(json.loads, listed.out.splitlines())
     assert {"hf", "static", "toy"} <= {entry["name"] for entry in entries if entry["kind"] == "backends"}
-
-
-def test_decoding_imports_nothing_that_only_comparisons_and_pictures_need() -> None:
-    (ended,) = run_commands([["generate", PROMPT, "--max-new-tokens", "2", "--proposer", "prompt_lookup"]])
-    assert ended.code == 0
-    assert modelling(ended.modules)  # or it would prove nothing
-    others = ("specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib")
-    assert {name for name in others if name in ended.modules} == set()

@@ -50,10 +50,10 @@ def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(
     run: Any, built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(built_in[0].config, "max_position_embeddings", 1024)
-    lines = "\n".join(f"Tell me {'more and ' * 40} everything about number {number}." for number in range(16))
-    code, _, err = run("chat", "--max-new-tokens", "32", "--proposer", "prompt_lookup", stdin=lines)
+    lines = "\n".join(f"Tell me {'more and ' * 80} everything about number {number}." for number in range(8))
+    code, _, err = run("chat", "--max-new-tokens", "8", "--proposer", "prompt_lookup", stdin=lines)
     assert code == 0
-    assert err.count(" a step, ") == 16
+    assert err.count(" a step, ") == 8
     assert "dropped: " in err
 
 

@@ -18,8 +18,8 @@ pytest.importorskip("jsonschema")
 from tests.support.masks import allowed_by, grammar_of
 from tests.support.schemas import SATISFIABLE, check_valid
 
-PROMPTS = ["# heapq\n", "class Reader:\n    def read(self):", "x", "# The members, as JSON, with all of their names\n"]
-NUM_TOKENS = 90
+PROMPTS = ["# heapq\n", "x", "# The members, as JSON, with all of their names\n"]
+NUM_TOKENS = 60
 SEED = 11
 
 
@@ -30,11 +30,11 @@ def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def generators(built_in: tuple[Any, Any]) -> dict[str, Generator]:
     names = ("auto", "lookahead:N=3,W=3,G=3", "prompt_lookup+grammar")
-    return {name: Generator(*built_in, proposer=name, weights="stock", max_batch_size=3) for name in names}
+    return {name: Generator(*built_in, proposer=name, weights="stock", max_batch_size=2) for name in names}
 
 
-@settings(max_examples=2)
-@given(schemas=st.lists(SATISFIABLE, min_size=4, max_size=4))
+@settings(max_examples=2)  # `benchmarks schema_fuzz` runs hundreds
+@given(schemas=st.lists(SATISFIABLE, min_size=3, max_size=3))
 def test_schemas_made_at_random_have_plain_decodings_texts_which_are_valid(
     built_in: tuple[Any, Any], generators: dict[str, Generator], schemas: list[dict[str, Any]]
 ) -> None:

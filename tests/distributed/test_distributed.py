@@ -1,6 +1,7 @@
 """Groups of processes: the same text as one process, whatever is shared; a rank that ends, and ranks that differ."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError, demo
-from tests.distributed.worker import NUM_TOKENS, PROMPTS
+from tests.distributed.worker import NUM_TOKENS, PROMPTS, run
 from tests.support import families
 from tests.support.fresh_process import ROOT
 from tests.support.plain import decode_model
@@ -26,41 +28,61 @@ FAMILIES = ["qwen3", "mistral-window", "gemma3", "phi3", "qwen3_moe"]
 THIRDS = "LlamaConfig", {**families.SMALL, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
 MODELS = {**families.TREES, "llama-thirds": THIRDS}
 processes = pytest.mark.processes
-_WORKER = Path(__file__).with_name("worker.py")
+# Ranks are forked from one process, which has imported what they need: that takes longer than most of what they do.
+_RANKS = multiprocessing.get_context("forkserver")
+_RANKS.set_forkserver_preload([run.__module__, "transformers.models.llama.modeling_llama"])
+
+
+class Rank:
+    """A rank's process, and what it has written."""
+
+    def __init__(self, arguments: list[str], files: str) -> None:
+        self._out, self._err = Path(f"{files}.out"), Path(f"{files}.err")
+        self.process: ForkServerProcess = _RANKS.Process(target=run, args=(arguments, self._out, self._err))
+        self.process.start()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(encoding="utf-8") if self._out.exists() else ""
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
+
+    def end(self, seconds: float) -> int | None:
+        """Wait for its end, and return the exit code; None if it goes on."""
+        self.process.join(seconds)
+        return self.process.exitcode
 
 
 @contextmanager
 def started(
     tmp_path: Path, family: str, split: str, name: str, seconds: float = 60.0, size: int = 2
-) -> Iterator[list[Any]]:
+) -> Iterator[list[Rank]]:
     """Some ranks at work with a family's model; whatever is left of them is ended."""
     folder, meet = tmp_path / family, tmp_path / f"meet-{name}-{split}"
     if not folder.exists():
         families.make(*MODELS[family]).save_pretrained(folder)
-    command = [sys.executable, str(_WORKER)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(size), str(meet), str(folder), split, name, str(seconds)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )
+        Rank([str(rank), str(size), str(meet), str(folder), split, name, str(seconds)], f"{meet}-{rank}")
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     try:
         yield ranks
     finally:
         for rank in ranks:
-            rank.kill()
-            rank.communicate()
+            rank.process.kill()
+            rank.process.join()
+            rank.process.close()
 
 
 def found_by(tmp_path: Path, family: str, split: str, name: str, size: int = 2) -> dict[str, Any]:
     """Rank 0's findings, once all have ended well."""
     with started(tmp_path, family, split, name, size=size) as ranks:
-        said = [rank.communicate(timeout=240) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(error for _, error in said)
-        found: dict[str, Any] = json.loads(said[0][0].splitlines()[-1])
-        assert not any(each.strip() for each, _ in said[1:]), "the others have nothing to say"
+        codes = [rank.end(240) for rank in ranks]
+        assert codes == [0] * size, "\n".join(rank.err for rank in ranks)
+        found: dict[str, Any] = json.loads(ranks[0].out.splitlines()[-1])
+        assert not any(rank.out.strip() for rank in ranks[1:]), "the others have nothing to say"
         return found
 
 
@@ -161,11 +183,13 @@ def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
     tmp_path: Path, split: str, sent: signal.Signals, told: str
 ) -> None:
     with started(tmp_path, "llama", split, "endless", seconds=4.0) as ranks:
-        assert ranks[0].stdout.readline(), ranks[0].communicate()[1]
+        while not ranks[0].out:
+            assert ranks[0].end(0.05) is None, ranks[0].err
         time.sleep(1.0)
-        ranks[1].send_signal(sent)
-        out, error = ranks[0].communicate(timeout=60)
-        assert ranks[0].returncode == 0, error
+        assert ranks[1].process.pid is not None
+        os.kill(ranks[1].process.pid, sent)
+        assert ranks[0].end(60) == 0, ranks[0].err
+        out = ranks[0].out
     found = json.loads(out.splitlines()[-1])
     assert told in found["error"]
     assert found["seconds"] < 10.0
@@ -177,8 +201,8 @@ def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
 
 def test_ranks_that_hold_different_weights_are_refused(tmp_path: Path) -> None:
     with started(tmp_path, "llama", "branches", "mismatched") as ranks:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [1, 1]
+        assert [rank.end(120) for rank in ranks] == [1, 1]
+        said = [rank.out for rank in ranks]
     for each in said:
         assert "rank 1 and rank 0 differ in weights" in json.loads(each)["refusal"]
 

@@ -1,8 +1,7 @@
-"""One rank of a group, for tests: what rank 0 found out is printed as JSON.
+"""One rank of a group, for tests, in a process of its own: what rank 0 found out is printed as JSON.
 
-    python worker.py RANK SIZE FILE FOLDER SPLIT NAME [ARGUMENTS…]
-
-FILE is where ranks meet, FOLDER has the model, SPLIT is tensors or branches, and NAME is a function below.
+The arguments are RANK SIZE FILE FOLDER SPLIT NAME SECONDS. FILE is where ranks meet, FOLDER has the model, SPLIT is
+tensors or branches, and NAME is a function below.
 """
 
 import gc
@@ -10,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
@@ -199,10 +199,14 @@ def endless(model: Any) -> dict[str, Any]:
             return {**found, "again": str(error)}
 
 
-def main() -> None:
-    rank, size, file, folder, split, name = sys.argv[1:7]
+def run(arguments: Sequence[str], out: Path, err: Path) -> None:
+    """Be a rank, whose output and errors go to these files."""
+    for descriptor, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.argv = ["rank", *arguments]
     torch.set_num_threads(1)
-    seconds = float(sys.argv[7]) if len(sys.argv) > 7 else 60.0
+    rank, size, file, folder, split, name = arguments[:6]
+    seconds = float(arguments[6])
     dist.init_process_group(
         "gloo", init_method=f"file://{file}", rank=int(rank), world_size=int(size), timeout=timedelta(seconds=seconds)
     )
@@ -224,7 +228,3 @@ def main() -> None:
         print(json.dumps({"refusal": str(error)}), flush=True)
         sys.exit(1)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -247,7 +247,7 @@ def test_sampled_tokens_follow_generates_distribution(asked: dict[str, Any]) -> 
             [first[token] * law(torch.cat([prompt, torch.tensor([[token]])], -1)) for token in range(5)]
         )
     torch.manual_seed(0)
-    num_texts = 1500
+    num_texts = 700
     call = {"max_new_tokens": 2, "do_sample": True, "num_return_sequences": num_texts, "pad_token_id": 0, **asked}
     drawn = model.generate(prompt, attention_mask=torch.ones_like(prompt), **call, custom_generate=SPECDEC)[:, 3:]
     counts = torch.zeros(5, 5).index_put_((drawn[:, 0], drawn[:, 1]), torch.ones(num_texts), accumulate=True)

@@ -212,7 +212,6 @@ def test_processes_that_update_one_file_lose_nothing(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from specdec import Generator
 from specdec.machine.cache_files import Remembered, update
 class Counts(Remembered):
     counts: dict[str, int]

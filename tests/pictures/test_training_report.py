@@ -65,8 +65,8 @@ def test_a_run_interrupted_in_its_first_evaluation_has_no_curves(tmp_path: Path)
     assert "<h2>Figures" not in text
 
 
-def test_a_head_is_measured_with_and_without_the_other_sources() -> None:
-    model, tokenizer = demo.load()
+def test_a_head_is_measured_with_and_without_the_other_sources(built_in: tuple[Any, Any]) -> None:
+    model, tokenizer = built_in
     prompts = [each for each in demo_prompts() if each.category == "code"][:2]
     comparison = measure_head(model, tokenizer, demo.head_folder(), 60.0, prompts)
     assert comparison is not None

@@ -1,16 +1,12 @@
 """Connections: however many clients open them and send nothing, half of something, or don't read, others are served."""
 
 import asyncio
-import json
 import logging
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 import httpx
 import pytest
@@ -245,42 +241,6 @@ def test_without_a_descriptor_to_accept_with_the_oldest_is_closed_and_it_is_said
     assert asyncio.run(starved()) == [True, False]
     (record,) = [each for each in caplog.records if getattr(each, "event", "") == "not_accepted"]
     assert "Too many open files" in vars(record)["reason"]
-
-
-SERVE = "exec {python} -m specdec serve --port 0 --threads 1"
-
-
-def started(command: str, log: Path) -> "subprocess.Popen[bytes]":
-    with log.open("wb") as stream:
-        return subprocess.Popen(["bash", "-c", command.format(python=sys.executable)], stderr=stream)
-
-
-def until(log: Path, holds: Callable[[str], bool]) -> str:
-    end = time.monotonic() + 120
-    while not holds(text := log.read_text()):
-        assert time.monotonic() < end, text
-        time.sleep(0.05)
-    return text
-
-
-def test_a_server_with_few_descriptors_answers_whatever_is_opened(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with started(f"ulimit -n 100; {SERVE}", log) as server, ExitStack() as stack:
-        try:
-            line = next(line for line in until(log, lambda text: "http://" in text).splitlines() if "http://" in line)
-            host, _, port = line.partition("http://")[2].strip().rpartition(":")
-            address = (host, int(port))
-            for content in (b"", HALF_HEADER, b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"):
-                for _ in range(101):
-                    opened(stack, address, content)
-                assert healthy(address)
-            written = log.read_text().partition(line)[2]
-            assert len(written) < 10_000, written[:2000]
-            for each in written.strip().splitlines():
-                assert json.loads(each)["level"], "every logger writes JSON"
-        finally:
-            server.terminate()
-            assert server.wait(30) == 0
 
 
 def test_clients_that_ask_much_and_read_nothing_are_dropped(

@@ -136,7 +136,7 @@ def chatting() -> Any:
     """A server whose model has a chat template, which writes tools out as well."""
     from tests.serving.serving import serving
 
-    model, tokenizer = demo.load()
+    model, tokenizer = built_in()
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = (
         "{% for tool in tools or [] %}#{{ tool.function.name }}\n{% endfor %}"

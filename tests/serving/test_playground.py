@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec import Generator, demo
+from specdec import Generator
 from tests.serving.serving import Served, serving
 from tests.support.browser import resize
+from tests.support.built_in_model import built_in
 
 
 def shown(browser: Any, selector: str) -> str:
@@ -117,7 +118,7 @@ def test_a_model_with_a_chat_template_is_sent_a_message(served: Served, browser:
 
 
 def test_a_model_without_a_chat_template_is_sent_a_prompt(browser: Any) -> None:
-    model, tokenizer = demo.load()
+    model, tokenizer = built_in()
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = None
     with serving(Generator(model, tokenizer, proposer="auto")) as bare:

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specdec import Generator, demo
+from specdec import Generator
 from specdec.backends.cache import RaggedLayer
 from specdec.serving import event_stream as connection
 from specdec.serving import server
@@ -27,6 +27,7 @@ from specdec.serving.response_bodies import _by_text
 from specdec.serving.server import Server
 from specdec.serving.token_texts import TokenTexts
 from tests.serving.serving import Served, serving
+from tests.support.built_in_model import built_in
 
 GOOD = {"model": "demo", "prompt": "# heapq\ndef merge(", "max_tokens": 4, "temperature": 0, "proposer": "off"}
 
@@ -72,7 +73,7 @@ def test_a_backend_that_has_lost_count_ends_the_engine(monkeypatch: pytest.Monke
 
 
 def test_what_has_no_memory_alone_is_refused_with_both_numbers() -> None:
-    model, tokenizer = demo.load()
+    model, tokenizer = built_in()
     generator = Generator(model, tokenizer, max_cache_bytes=2_000_000)
     generator.generate("# heapq", max_new_tokens=1)  # shows what a token takes
     with serving(generator) as small:

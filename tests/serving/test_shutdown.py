@@ -1,4 +1,4 @@
-"""A server's own process: it says where it is, serves, and on a signal finishes what it has begun."""
+"""A server's own process: it says where it is, serves with few descriptors, and on a signal ends what it has begun."""
 
 import asyncio
 import json
@@ -9,38 +9,77 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
-import pytest
 
 from specdec.serving.process import bind
+from tests.serving.test_connections import HALF_HEADER, healthy, opened
+
+SERVE = f"ulimit -n 100; exec {sys.executable} -m specdec serve --port 0 --threads 1"
 
 
-@pytest.fixture
-def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
-        assert started.stderr is not None
-        line = next(line for line in started.stderr if "http://" in line)
-        yield started, line[line.index("http://") :].strip()
-        started.kill()
+@contextmanager
+def serving(log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
+    """A server's process, and the line with its address."""
+    with log.open("wb") as stream, subprocess.Popen(["bash", "-c", SERVE], stderr=stream) as started:
+        try:
+            end = time.monotonic() + 600
+            while "http://" not in log.read_text():
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
+            yield started, next(line for line in log.read_text().splitlines() if "http://" in line)
+        finally:
+            started.kill()
 
 
-def test_a_signal_lets_what_was_accepted_end_and_refuses_what_comes(process: tuple[subprocess.Popen[str], str]) -> None:
-    started, url = process
-    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 450, "temperature": 0, "proposer": "off"}
+def test_whatever_is_opened_others_are_served_until_a_signal_after_which_what_was_accepted_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with serving(log) as (started, line):
+        url = line[line.index("http://") :].strip()
+        _open_more_than_fit(url)
+        written = log.read_text().partition(line)[2]
+        assert len(written) < 10_000, written[:2000]
+        for each in written.strip().splitlines():
+            assert json.loads(each)["level"], "every logger writes JSON"
+        _end_by_a_signal(started, url)
+
+
+def _open_more_than_fit(url: str) -> None:
+    """Open more connections than the process has descriptors, which send nothing or no request."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    address = (host, int(port))
+    with ExitStack() as stack:
+        for content in (b"", HALF_HEADER, b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"):
+            for _ in range(101):
+                opened(stack, address, content)
+            assert healthy(address)
+
+
+def _end_by_a_signal(started: "subprocess.Popen[bytes]", url: str) -> None:
+    """The signal lets what was accepted end, and refuses what comes."""
+    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 300, "temperature": 0, "proposer": "off"}
     expected = httpx.post(f"{url}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
     texts: list[str] = []
 
+    begun = threading.Semaphore(0)
+
     def ask() -> None:
+        parts = []
         with httpx.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}, timeout=120) as response:
-            parts = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
-        texts.append("".join(part["choices"][0]["text"] for part in parts))
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    parts.append(json.loads(line[6:])["choices"][0]["text"])
+                    if len(parts) == 1:
+                        begun.release()
+        texts.append("".join(parts))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    for _ in threads:
+        assert begun.acquire(timeout=60)
     started.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     refused = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
@@ -49,7 +88,7 @@ def test_a_signal_lets_what_was_accepted_end_and_refuses_what_comes(process: tup
     for thread in threads:
         thread.join()
     assert texts == [expected] * 4
-    assert started.wait(20) == 0
+    assert started.wait(60) == 0
 
 
 def test_a_taken_address_is_reported_before_a_model_loads() -> None:

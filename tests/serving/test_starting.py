@@ -1,15 +1,15 @@
 """Starting: what takes its time is said, and options with which no request could be served are refused."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 
-from specdec import Generator
+from specdec import Generator, cli, demo
 from specdec.errors import RequestError
+from specdec.serving import process
 from specdec.serving.options import ServerOptions
-from specdec.serving.process import check_memory
+from specdec.serving.process import bind, check_memory
 from tests.support.built_in_model import built_in
 
 
@@ -35,15 +35,22 @@ def test_prefixes_that_leave_no_memory_are_refused_too() -> None:
     served_tokens(None, max_prefix_bytes=1 << 20)
 
 
-def test_the_command_says_what_it_does_and_why_it_ends() -> None:
-    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--threads", "1", "--cache-mb", "1"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 2
-    lines = ended.stderr.splitlines()
+def test_the_command_says_what_it_does_and_why_it_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "load", built_in)
+    monkeypatch.setattr(sys, "argv", ["specdec", "serve", "--port", "0", "--threads", "1", "--cache-mb", "1"])
+    with bind("127.0.0.1", 0) as bound:
+        monkeypatch.setattr(process, "bind", lambda *_: bound)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    assert left.value.code == 2
+    err = capsys.readouterr().err
+    lines = err.splitlines()
     assert lines[:3] == [
         "loading demo…",
         "testing the model's passes on this machine…",
         "measuring passes and preparing strategies…",
     ]
     assert "--cache-mb" in lines[-1]
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in err

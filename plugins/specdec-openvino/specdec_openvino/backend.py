@@ -24,6 +24,7 @@ from specdec.models.loading import ModelSource
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
+from specdec_openvino.blocks import Blocks
 from specdec_openvino.engine import Compiled, Graphs, Passes
 from specdec_openvino.export_proof import PlainExport
 from specdec_openvino.filling import Filling
@@ -57,6 +58,12 @@ class _Engine:
         """Return the compiled graph with some hidden states, which all backends of the model share."""
         return self.graphs.compiled(self.options, hidden)
 
+    def passes(self, hidden: frozenset[int], blocks: Blocks, filling: Filling) -> Passes:
+        """Return the passes of a graph with some hidden states over a cache."""
+        sizes = filling.smallest(self.options.static_sizes)
+        static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
+        return Passes(self.compiled(hidden), blocks, filling, static)
+
 
 class OpenVINOBackend(Backend):
     """A transformers model, converted once and run by OpenVINO.
@@ -82,9 +89,8 @@ class OpenVINOBackend(Backend):
         )
         self.lossy = engine.options.lossy(engine.shapes.dtype)
         self.inexact = "" if is_exact else _ROUNDS
-        compiled = engine.compiled(frozenset())
-        self._blocks = compiled.blocks()
-        self._passes = Passes(compiled, self._blocks, self._filling)
+        self._blocks = engine.compiled(frozenset()).blocks()
+        self._passes = engine.passes(frozenset(), self._blocks, self._filling)
         self._first = 0
         self._process = os.getpid()
 
@@ -157,14 +163,14 @@ class OpenVINOBackend(Backend):
 
     def _use(self, hidden: frozenset[int]) -> None:
         vars(self).pop("_passes", None)  # two graphs at once would hold the matrices twice
-        self._passes = Passes(self._engine.compiled(hidden), self._blocks, self._filling)
+        self._passes = self._engine.passes(hidden, self._blocks, self._filling)
 
     def _tried(self) -> list[torch.Tensor]:
         """The logits of a few passes over a row of their own, one after another."""
-        compiled = self._engine.compiled(self._passes.hidden)
-        blocks = compiled.blocks()
+        blocks = self._engine.compiled(self._passes.hidden).blocks()
         blocks.open()
-        passes, length, logits = Passes(compiled, blocks, self._filling), 0, list[torch.Tensor]()
+        passes = self._engine.passes(self._passes.hidden, blocks, self._filling)
+        length, logits = 0, list[torch.Tensor]()
         for width in _TRIED:
             positions = torch.arange(length, length + width)[None]
             ids = (positions * _STRIDE + 1) % self.shapes.vocab_size
@@ -212,7 +218,7 @@ def _prover(options: OpenVINOOptions) -> Prove:
 
     It raises a ModelError if they differ by more than rounding.
     """
-    own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model"})
+    own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model", "static_sizes": 0})
 
     def prove(model: PreTrainedModel | PlainExport, graphs: Graphs) -> None:
         if isinstance(model, PlainExport):

@@ -1,7 +1,7 @@
 """Compiled graphs, and their passes over rows of a paged cache."""
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,6 +13,7 @@ from specdec import ModelError
 from specdec.errors import is_out_of_memory
 from specdec.layout import Layout
 from specdec_openvino.blocks import Blocks
+from specdec_openvino.bound_request import BoundRequest
 from specdec_openvino.conversion import LOGITS, hidden_name
 from specdec_openvino.filling import Filling
 from specdec_openvino.kept import Conversion
@@ -22,7 +23,8 @@ from specdec_openvino.parting import joined
 from specdec_openvino.passes import pack
 
 _NUM_BYTES_OF_RAW = 2
-_RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
+# Inputs with a number for each row, or one more: their sizes in a pass over one row.
+_ONE_ROW = {"past_lens": 1, "subsequence_begins": 2, "block_indices_begins": 2, "qq_bias_begins": 2}
 
 
 class Compiled:
@@ -31,17 +33,23 @@ class Compiled:
     Args:
         weights: of the graph, which reads them as long as it exists.
         hidden: the hidden states that are outputs as well, by number.
+        num_tokens: of each pass, which has one row then; 0 for passes of any shape.
 
     Raises:
         ModelError: if the device can't compile the graph.
     """
 
     def __init__(
-        self, conversion: Conversion, weights: Weights, options: OpenVINOOptions, hidden: frozenset[int]
+        self,
+        conversion: Conversion,
+        weights: Weights,
+        options: OpenVINOOptions,
+        hidden: frozenset[int],
+        num_tokens: int = 0,
     ) -> None:
         core = ov.Core()
         layers, dtype = conversion.facts.layers, conversion.facts.dtype
-        self._memory, self.hidden = (conversion, weights), hidden
+        self._memory, self.hidden, self.num_tokens = (conversion, weights), hidden, num_tokens
         try:
             graph = joined(core, options.device, conversion, weights)
             self.num_states = len(graph.get_results()) - 1  # hidden states, of the embeddings first
@@ -51,6 +59,8 @@ class Compiled:
                     graph.remove_result(result)
                 elif self.state_dtype != torch.float32:
                     narrow(result, openvino_type(self.state_dtype))
+            if num_tokens:
+                fix_shapes(graph, num_tokens)
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except (RuntimeError, MemoryError) as error:
             reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
@@ -86,14 +96,14 @@ class Graphs:
         self._compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
         self._last: Compiled | None = None
 
-    def compiled(self, options: OpenVINOOptions, hidden: frozenset[int]) -> Compiled:
-        """The compiled graph with some hidden states, the same one for all backends."""
-        question = options, options.num_threads, hidden
+    def compiled(self, options: OpenVINOOptions, hidden: frozenset[int], num_tokens: int = 0) -> Compiled:
+        """The compiled graph with some hidden states, the same one for all backends; see ``Compiled``."""
+        question = options, options.num_threads, hidden, num_tokens
         with self._lock:
             compiled = self._compiled.get(question)
             if compiled is None:
                 self._last = None  # two at once would hold the matrices twice
-                compiled = Compiled(self.conversion, self.weights, options, hidden)
+                compiled = Compiled(self.conversion, self.weights, options, hidden, num_tokens)
                 self._compiled[question] = compiled
                 self.let_go()
             self._last = compiled
@@ -101,42 +111,41 @@ class Graphs:
 
 
 class Passes:
-    """Runs one backend's passes, by an inference request to the compiled graph that is bound to the backend's cache.
+    """Runs one backend's passes, by inference requests that are bound to the backend's cache.
 
     Args:
         filling: the sizes of the passes.
+        static: graphs for passes of one size each; ``compiled`` runs the others.
     """
 
-    def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling) -> None:
+    def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling, static: Sequence[Compiled] = ()) -> None:
         self._compiled, self._blocks, self._filling = compiled, blocks, filling
-        self._request = compiled.model.create_infer_request()
-        self._generation = -1
-        self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._graphs = *static, compiled  # the last takes all passes
+        self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
 
         The graph has the layout's hidden states among its outputs.
         """
-        tokens = self._filling.tokens(layout.num_nodes)
+        tokens = self._filling.tokens(layout.num_nodes, reads_prompt=bool(layout.trunks))
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
-        if self._generation != self._blocks.generation:
-            self._bind_caches()
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]
         packed = pack(layout, rows, self._blocks.size, tokens, self._filling.least)
-        for name, values in packed.inputs.items():
-            self._give(name, values)
-        self._request.infer()
-        logits = self._output(LOGITS)[: len(rows) * len(layout.columns), 0]
-        states = [self._states(layer) for layer in layout.hidden]
+        request = next(request for request in self._requests if request.takes(packed))
+        request.run(packed.inputs)
+        # A copy, since the next pass writes to the same memory; by numpy, because torch's threads are slow to wake
+        # after the engine's have run.
+        shape = len(rows), len(layout.columns), -1
+        logits = torch.from_numpy(request.output(LOGITS)[: shape[0] * shape[1]].reshape(shape).copy())
+        states = [self._states(request, layer) for layer in layout.hidden]
         hidden = packed.unpack(states, layout) if states else []
-        hidden = [row.view(self._compiled.state_dtype) for row in hidden]
-        return logits.reshape(len(rows), len(layout.columns), -1), hidden
+        return logits, [row.view(self._compiled.state_dtype) for row in hidden]
 
-    def _states(self, layer: int) -> np.ndarray:
+    def _states(self, request: "BoundRequest", layer: int) -> np.ndarray:
         """A layer's states of all tokens, (tokens, size), in the request's memory; those of 16 bits as integers."""
-        states: np.ndarray = self._request.get_tensor(hidden_name(self.number_of(layer))).data
+        states = request.output(hidden_name(self.number_of(layer)))
         return (states if states.itemsize > _NUM_BYTES_OF_RAW else states.view(np.int16))[:, 0]
 
     @property
@@ -155,29 +164,20 @@ class Passes:
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""
-        self._request, self._given, self._generation = self._compiled.model.create_infer_request(), {}, -1
+        for request in self._requests:
+            request.unbind()
 
-    def _give(self, name: str, values: np.ndarray) -> None:
-        given = self._given.get(name)
-        if given is not None and given.shape == values.shape:
-            given[...] = values
-            return
-        self._given[name] = values = np.array(values, order="C")
-        # An empty array can't be shared.
-        self._request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
 
-    def _output(self, name: str) -> torch.Tensor:
-        """Return a copy of an output, since the next pass writes to the same memory."""
-        # By numpy, because torch's threads are slow to wake after the engine's have run.
-        return torch.from_numpy(self._request.get_tensor(name).data.copy())
+def fix_shapes(graph: ov.Model, num_tokens: int) -> None:
+    """Give a graph the shapes of passes over ``num_tokens`` tokens of one row; blocks, trees and columns vary.
 
-    def _bind_caches(self) -> None:
-        for index, cache in enumerate(self._blocks.caches()):
-            name = f"{('keys', 'values')[index % 2]}.{index // 2}"
-            raw = cache.view(_RAW.get(cache.dtype, cache.dtype)).numpy()
-            kind = self._compiled.model.input(name).get_element_type()
-            self._request.set_tensor(name, ov.Tensor(raw, ov.Shape(list(cache.shape)), kind))
-        self._generation = self._blocks.generation
+    The engine then plans each operator once, where it would compare the shapes of all of them in every pass.
+    """
+    shapes = dict[str, ov.PartialShape]()
+    for name in ("input_ids", "position_ids"):
+        shapes[name] = graph.input(name).get_partial_shape()
+        shapes[name][0] = num_tokens
+    graph.reshape({**shapes, **{name: ov.PartialShape([size]) for name, size in _ONE_ROW.items()}})
 
 
 def narrow(result: ov.Node, kind: ov.Type) -> None:

@@ -21,11 +21,20 @@ class Filling:
         self.least, self.sizes = least, tuple(size for size in sizes if size >= least)
         self._num_single = 0
 
-    def tokens(self, num_nodes: Sequence[int]) -> list[int]:
-        """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding."""
+    def smallest(self, num_sizes: int) -> tuple[int, ...]:
+        """Return the smallest sizes of passes, ascending; without sizes, that of a plain step."""
+        return (self.sizes or (self.least,))[:num_sizes]
+
+    def tokens(self, num_nodes: Sequence[int], reads_prompt: bool = False) -> list[int]:
+        """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding.
+
+        A pass that ``reads_prompt`` says nothing about drafts: texts without drafts aren't padded from the second on.
+        """
         tokens = [max(self.least, count) for count in num_nodes]
         total = sum(tokens)
-        self._num_single = self._num_single + 1 if total == 1 else 0
-        wanted = 2 if 0 < self._num_single <= _PATIENCE and self.sizes else total  # drafts are likely to come back
+        if not reads_prompt:
+            self._num_single = self._num_single + 1 if total == 1 else 0
+        is_padded = total == 1 and self._num_single <= _PATIENCE and self.sizes
+        wanted = 2 if is_padded else total  # drafts are likely to come back
         tokens[-1] += next((size for size in self.sizes if size >= wanted), total) - total
         return tokens

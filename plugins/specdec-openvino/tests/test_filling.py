@@ -15,6 +15,13 @@ def test_a_token_is_fed_alone_once_several_were_in_a_row() -> None:
     assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 1, 1, 1, 1, 3, 1)] == [6, 6, 6, 6, 1, 1, 6, 6]
 
 
+def test_a_prompt_between_two_texts_without_drafts_changes_nothing() -> None:
+    filling = Filling(1, (1, 6, 8))
+    assert [sum(filling.tokens([1])) for _ in range(5)] == [6, 6, 6, 6, 1]
+    assert filling.tokens([7], reads_prompt=True) == [8]
+    assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 2, 1)] == [1, 1, 6, 6]
+
+
 def test_where_rows_need_two_tokens_none_is_ever_alone() -> None:
     filling = Filling(2, (1, 6, 8))
     assert filling.sizes == (6, 8)

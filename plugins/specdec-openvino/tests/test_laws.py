@@ -12,6 +12,7 @@ import pytest
 import torch
 from specdec_openvino import blocks
 from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.bound_request import BoundRequest
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
@@ -162,3 +163,43 @@ def test_memory_goes_with_the_last_row(make: Make) -> None:
     target.release(row)
     assert backend.cache_bytes(()) == 0
     assert not any(each() for each in held)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "sizes"),
+    [
+        (DenseCompiler(), [0, 6, 6, 6, 6, 1, 1, 6, 6, 0, 6]),  # the first single tokens are filled up
+        (ExactCompiler(), [0, 6, 6, 6, 6, 6, 6, 6, 6, 8, 6]),
+    ],
+    ids=["dense", "exact"],
+)
+def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
+    make: Make, monkeypatch: pytest.MonkeyPatch, compiler: Any, sizes: list[int]
+) -> None:
+    run, ran = BoundRequest.run, list[int]()
+
+    def noted(self: BoundRequest, inputs: Any) -> None:
+        ran.append(self.num_tokens)
+        run(self, inputs)
+
+    monkeypatch.setattr(BoundRequest, "run", noted)
+    found = list[list[torch.Tensor]]()
+    for num_static in (0, 2):
+        options = OpenVINOOptions(static_sizes=num_static)
+        backend = OpenVINOBackend.load(make("llama"), compiler, options)
+        target = Target(backend, compiler)
+        layers = [1] if target.shapes.takes_trees else []
+        backend.expect_hidden(layers)
+        ran.clear()
+        row, found = target.open(128), [*found, []]
+        for step, width in enumerate((40, 1, 1, 1, 1, 1, 1, 6, 3, 8, 1)):
+            tree = DraftTree(5 + step)
+            nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
+            if target.shapes.takes_trees and width == 3:
+                tree.add(0, 91)
+            planned = target.compile({row: tree}, hidden=layers)
+            output = target.forward(planned).rows[row].output
+            found[-1] += [output.logits, *output.hidden]
+            target.keep(planned, {row: nodes[: width // 2 + 1]})
+        assert ran == (sizes if num_static else [0] * len(sizes))
+    assert all(map(torch.equal, *found))

@@ -6,8 +6,9 @@ Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; 
 2024, arXiv 2406.16858, section 4).
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from sys import maxsize
 from typing import Any, Protocol
 
 from specdec.constraints.path_state import PathState
@@ -15,6 +16,8 @@ from specdec.errors import PluginError
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, Agreements
 from specdec.strategies.request import Request
 from specdec.tree import ROOT, Budget, DraftTree
+
+_MOST_AHEAD = 8  # nodes that are found together, before a sizer has taken them: a row's data stays in the cache
 
 
 class CandidateSource(Protocol):
@@ -33,8 +36,10 @@ class CandidateSource(Protocol):
 class Growth:
     """A tree that grows by its most probable candidate, within a budget.
 
+    ``len`` is the number of nodes that were taken, the root included. The next ones may be known already.
+
     Attributes:
-        tokens, parents, depths: of each node in the order in which it was taken, the root first.
+        tokens, parents, depths: of each node in the order in which nodes are taken, the root first.
         probabilities: that the node and all its ancestors are accepted.
         candidates: at each node, the acceptance rate of each candidate token.
     """
@@ -61,10 +66,10 @@ class Growth:
         """
         self.tokens, self.parents, self.depths, self.probabilities = [request.root], [-1], [0], [1.0]
         self.candidates: list[Mapping[int, AcceptanceRate]] = []
-        self._sources = list(sources)
-        self._growing: Sequence[int] = range(len(sources))  # those with candidates after the root
+        self._num_sources = len(sources)
+        self._growing = [(index, source) for index, source in enumerate(sources) if source is not None]
         self._agreements = Agreements() if agreements is None else agreements
-        self._max_nodes = budget.num_nodes
+        self._num_taken, self._max_nodes = 1, budget.num_nodes
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._vocab_size = request.vocab_size
         self._stops, self._least, self._is_chain = request.eos_token_ids, min_probability, is_chain
@@ -72,33 +77,51 @@ class Growth:
         self._constraint = request.constraint()
         self._constraint_states: list[PathState | None] = []
         self._rates: list[AcceptanceRate] = []  # of each node but the root
-        self._heap: list[tuple[float, int, int, int, AcceptanceRate]] = []  # minus probability, order, parent, token
+        # Minus probability, order, parent, token and rate of each candidate that may yet be taken, most probable first.
+        self._frontier: list[tuple[float, int, int, int, AcceptanceRate]] = []
         self._num_found, self._on_failure = 0, on_failure
         if self._depth > 0:
             self._open(ROOT, None)
-            self._growing = [index for index, state in enumerate(self._states[ROOT]) if state is not None]
+            states = self._states[ROOT]
+            self._growing = [each for each in self._growing if states[each[0]] is not None]
         else:
             self._close()
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self._num_taken
 
     @property
     def next_probability(self) -> float:
         """The probability of the next candidate, 0 if there is none or the budget's nodes are taken."""
+        if self._num_taken < len(self.tokens):
+            return self.probabilities[self._num_taken]
+        return self._frontier_probability()
+
+    def _frontier_probability(self) -> float:
+        """Return the probability of the best candidate that isn't a node yet, 0 if none may become one."""
         if len(self.tokens) > self._max_nodes:
             return 0.0
-        heap = self._heap
+        frontier = self._frontier
         if self._constraint is not None:
-            while heap and not self._is_allowed(*heap[0][2:4]):
-                heappop(heap)
-        return -heap[0][0] if heap else 0.0
+            while frontier and not self._is_allowed(*frontier[0][2:4]):
+                del frontier[0]
+        return -frontier[0][0] if frontier else 0.0
 
     def take(self) -> None:
-        """Take the most probable candidate, whose probability was read, and find the candidates after it."""
-        negative, _, parent, token, rate = heappop(self._heap)
+        """Take the most probable candidate, whose probability was read."""
+        if self._num_taken == len(self.tokens):
+            most = 1 if self._constraint is not None else _MOST_AHEAD  # masks of constraints take time
+            for _ in range(min(most, self._num_taken)):
+                if not self._frontier_probability():
+                    break
+                self._add_node()
+        self._num_taken += 1
+
+    def _add_node(self) -> None:
+        """Make the best candidate a node, and find the candidates after it."""
+        negative, _, parent, token, rate = self._frontier.pop(0)
         if self._is_chain:
-            self._heap.clear()
+            self._frontier.clear()
         depth = self.depths[parent] + 1
         self.tokens.append(token)
         self.parents.append(parent)
@@ -119,32 +142,75 @@ class Growth:
         """Find the candidates after a node that was just taken; ``above`` has the sources' states at its parent."""
         if self._constraint is not None:
             self._constraint_states.append(self._constraint_state(node))
-        candidates = dict[int, AcceptanceRate]()
-        states: list[Any] = [None] * len(self._sources)
+        candidates: Mapping[int, AcceptanceRate] = {}
+        states: list[Any] = [None] * self._num_sources
         token = self.tokens[node]
-        for index in self._growing:
-            source = self._sources[index]
-            if source is None or (above is not None and above[index] is None):
-                continue
+        for index, source in self._growing:
             try:
-                state = source.root() if above is None else source.follow(above[index], token)
-                if state is not None:
-                    candidates = self._joined(candidates, dict(source.candidates(state)))
-                    states[index] = state
+                if above is None:
+                    state = source.root()
+                else:
+                    state = None if above[index] is None else source.follow(above[index], token)
+                if state is None:
+                    continue
+                proposed = dict(source.candidates(state))
             except Exception as error:  # a third party's code
-                if self._on_failure is None:
-                    raise
-                self._sources[index] = None
-                self._on_failure(index, error)
+                self._leave_out(index, error)
+                continue
+            states[index] = state
+            candidates = self._joined(candidates, proposed) if candidates else proposed
         self._states.append(states)
         self.candidates.append(candidates)
-        path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._num_found
-        for each, rate in candidates.items():
+        self._extend_frontier(node, candidates)
+
+    def _leave_out(self, index: int, error: Exception) -> None:
+        """Leave a source that has failed out from now on."""
+        if self._on_failure is None:
+            raise error
+        self._growing = [each for each in self._growing if each[0] != index]
+        self._on_failure(index, error)
+
+    def _joined(
+        self, candidates: Mapping[int, AcceptanceRate], proposed: Mapping[int, AcceptanceRate]
+    ) -> Mapping[int, AcceptanceRate]:
+        """Return candidates and those of another source; a token that both propose is an agreement."""
+        joined = {**candidates, **proposed}
+        for token, rate in candidates.items():
+            if token in proposed:
+                joined[token] = self._agreements[rate, proposed[token]]
+        return joined
+
+    def _extend_frontier(self, node: int, candidates: Mapping[int, AcceptanceRate]) -> None:
+        """Add a node's candidates, unless others will be taken before them whatever is found later."""
+        frontier, path_probability, order = self._frontier, self.probabilities[node], self._num_found
+        if self._constraint is not None:  # which may refuse any of them
+            room = maxsize
+        else:
+            room = 1 if self._is_chain else self._max_nodes + 1 - len(self.tokens)
+        least = self._least if len(frontier) < room else -frontier[-1][0] if room else 1.0
+        vocab_size = self._vocab_size
+        for token, rate in candidates.items():
             probability = path_probability * rate.value
             if probability > least:
+                if not 0 <= token < vocab_size:
+                    self._leave_out_wrong(node)
+                    continue
                 order += 1
-                heappush(heap, (-probability, order, node, each, rate))
+                insort(frontier, (-probability, order, node, token, rate))
+                if len(frontier) >= room:
+                    del frontier[room:]
+                    least = -frontier[-1][0]
         self._num_found = order
+
+    def _leave_out_wrong(self, node: int) -> None:
+        """Leave out the sources that propose tokens outside the vocabulary after a node."""
+        for index, source in self._growing:
+            state = self._states[node][index]
+            proposed = () if state is None else dict(source.candidates(state))
+            wrong = [token for token in proposed if not 0 <= token < self._vocab_size]
+            if wrong:
+                fault = f"proposed token {wrong[0]}, outside the vocabulary of {self._vocab_size}"
+                self._leave_out(index, PluginError(fault))
 
     def _close(self) -> None:
         """Add the empty entries of a node that was just taken, and that nothing may follow."""
@@ -152,20 +218,6 @@ class Growth:
         self.candidates.append({})
         if self._constraint is not None:
             self._constraint_states.append(None)
-
-    def _joined(
-        self, candidates: dict[int, AcceptanceRate], proposed: dict[int, AcceptanceRate]
-    ) -> dict[int, AcceptanceRate]:
-        """Return candidates and those of another source; a token that both propose is an agreement."""
-        if proposed and not (min(proposed) >= 0 and max(proposed) < self._vocab_size):
-            token = next(token for token in proposed if not 0 <= token < self._vocab_size)
-            raise PluginError(f"proposed token {token}, outside the vocabulary of {self._vocab_size}")
-        if not candidates:
-            return proposed
-        joined = candidates | proposed
-        for token in candidates.keys() & proposed.keys():
-            joined[token] = self._agreements[candidates[token], proposed[token]]
-        return joined
 
     def _constraint_state(self, node: int) -> PathState | None:
         """The constraint's state after a node that was just taken; None if nothing may follow."""
@@ -210,7 +262,7 @@ class Growth:
         node = parent
         try:
             while True:
-                node = self.tokens.index(token, node + 1)
+                node = self.tokens.index(token, node + 1, self._num_taken)
                 if self.parents[node] == parent:
                     return node
         except ValueError:

@@ -19,7 +19,7 @@ NUM_RANKED = 4  # ranked followers of an n-gram
 _TOKEN_BITS = 32
 SHORTER, COUNT, RANKED = 1, 2, 3  # places in a record
 _RANKED_COUNTS = RANKED + NUM_RANKED
-_NEW = array("i", [0, TOP, 0, *[BREAK] * NUM_RANKED, *[0] * NUM_RANKED])
+_NEW = array("i", [0, TOP, 2, *[BREAK] * NUM_RANKED, *[0] * NUM_RANKED])
 
 # The suffixes of a path that occur in the text, as three numbers: the length of the longest one that was seen exactly
 # once, 0 if there is none; the position in the text after this occurrence; and the node of the longest one that was
@@ -59,38 +59,49 @@ class SuffixTrie:
             if token == BREAK:
                 end = TOP
                 continue
+            # Of the suffixes that the token extends, the longest ones are new, the next ones occurred once, and the
+            # others have a node, from which the link leads to the next one.
             node, longest, longer = end, TOP, TOP
-            while True:
-                place, count = node << _TOKEN_BITS | token, 1
-                known = followers.get(place, 0)
-                if not known:
-                    followers[place] = len(text)
-                else:
-                    if known > 0:
-                        followers[place] = -len(records)
-                        known = self._add_node(known, records[node] + 1)
-                    else:
-                        known = -known
-                    count = records[known + COUNT] = records[known + COUNT] + 1
+            while (known := followers.get(place := node << _TOKEN_BITS | token, 0)) >= 0:
+                if known:
+                    followers[place] = -len(records)
+                    known = self._add_node(known, records[node] + 1)
                     if longer:
                         records[longer + SHORTER] = known
                     longest, longer = longest or known, known
+                else:
+                    followers[place] = len(text)
                 if node == TOP:
                     break
-                if records[node + RANKED] == token:
-                    records[node + _RANKED_COUNTS] = count
-                else:
-                    self._rank(node, token, count)
+                self._rank(node, token, 2 if known else 1)
                 node = records[node + SHORTER]
+            else:
+                longest = longest or -known
+                if longer:
+                    records[longer + SHORTER] = -known
+                self._count(node, token, -known)
             end = longest if records[longest] <= depth else records[longest + SHORTER]
         self._end = end
 
+    def _count(self, node: int, token: int, known: int) -> None:
+        """Count an n-gram, extended by a token to one with the node ``known``, and all its suffixes so extended."""
+        records = self.records
+        while True:
+            count = records[known + COUNT] = records[known + COUNT] + 1
+            if node == TOP:
+                return
+            if records[node + RANKED] == token:
+                records[node + _RANKED_COUNTS] = count
+            else:
+                self._rank(node, token, count)
+            node, known = records[node + SHORTER], records[known + SHORTER]
+
     def _add_node(self, at: int, length: int) -> int:
-        """Return a new node for an n-gram of ``length`` tokens that occurs before ``at``."""
+        """Return a new node for an n-gram of ``length`` tokens that occurs before ``at``, and again now."""
         records, token = self.records, self._text[at]
         node = len(records)
         records.extend(_NEW)
-        records[node], records[node + COUNT] = length, 1
+        records[node] = length
         if token != BREAK:
             records[node + RANKED], records[node + _RANKED_COUNTS] = token, 1
             self._followers[node << _TOKEN_BITS | token] = at + 1

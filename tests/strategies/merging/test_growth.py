@@ -111,6 +111,17 @@ def test_each_candidate_along_the_committed_tokens_is_counted_once(
                 assert (rate.value, rate.weight) == (value, weight)
 
 
+def test_nodes_that_are_known_ahead_and_were_not_taken_teach_nothing() -> None:
+    table = {(1,) * depth: {1: AcceptanceRate(0.9)} for depth in range(9)}
+    growth = Growth([Table(table)], request(), ROOMY)
+    for _ in range(2):
+        assert growth.next_probability
+        growth.take()
+    assert len(growth) == 3 < len(growth.tokens)
+    growth.learn([1] * 8)
+    assert [rates[1].weight > 4.0 for rates in table.values()] == [True] * 3 + [False] * 6
+
+
 def test_agreement_is_a_kind_of_its_own() -> None:
     both, one, other = Agreements(), AcceptanceRate(0.5, "one"), AcceptanceRate(0.4, "other")
     sources = [Table({(): {1: one}}), Table({(): {1: other, 2: other}})]

@@ -100,12 +100,18 @@ def test_no_run_goes_on_behind_the_end_of_a_document() -> None:
         assert index.follow(match, (1 << 16) - 1) == index.start  # a break's own number
 
 
+def run_at(text: list[int], place: int, depth: int) -> list[int]:
+    """Up to ``depth`` tokens from a place on, to the next break."""
+    run = text[place : place + depth]
+    return run[: run.index(GREATEST) + 1] if GREATEST in run else run
+
+
 @given(text=st.lists(st.sampled_from([0, 1, 2, 700, GREATEST]), max_size=60), depth=st.sampled_from([1, 8, 32]))
 def test_suffixes_are_sorted_by_their_first_tokens_up_to_a_break(text: list[int], depth: int) -> None:
     text = [*text, GREATEST]
     order = sorted_suffixes(np.array(text, np.uint32), 701, depth).tolist()
     assert sorted(order) == [place for place, token in enumerate(text) if token != GREATEST]
-    runs = [text[place : text.index(GREATEST, place) + 1][:depth] for place in order]
+    runs = [run_at(text, place, depth) for place in order]
     assert runs == sorted(runs)
 
 
@@ -116,7 +122,7 @@ def test_suffixes_that_share_more_than_one_key_holds_are_sorted_too(data: st.Dat
     documents = [[*run, end] for end in ends] + [list(range(5000))]  # 13 bits for a token: four tokens to a key
     text = [token for document in documents for token in (*document, GREATEST)]
     order = sorted_suffixes(np.array(text, np.uint32), 5000, depth).tolist()
-    runs = [text[place : text.index(GREATEST, place) + 1][:depth] for place in order]
+    runs = [run_at(text, place, depth) for place in order]
     assert runs == sorted(runs)
 
 

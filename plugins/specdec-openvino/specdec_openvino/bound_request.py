@@ -1,0 +1,68 @@
+"""An inference request that reads its inputs and the paged cache where they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import torch
+
+from specdec_openvino.blocks import Blocks
+from specdec_openvino.passes import Packed
+
+_RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
+
+
+class BoundRequest:
+    """An inference request to a compiled graph, bound to a backend's cache.
+
+    Args:
+        model: the compiled graph.
+        num_tokens: the number of tokens that the graph's shapes are for; 0 for any pass.
+        blocks: the cache, which may move to other memory between passes.
+    """
+
+    def __init__(self, model: Any, num_tokens: int, blocks: Blocks) -> None:
+        self._model, self.num_tokens, self._blocks = model, num_tokens, blocks
+        self._places = {name: place for place, port in enumerate(model.outputs) for name in port.names}
+        self.unbind()
+
+    def unbind(self) -> None:
+        """Unbind the cache's memory; the next pass binds it again."""
+        self.request = self._model.create_infer_request()
+        self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._generation = -1
+
+    def takes(self, packed: Packed) -> bool:
+        """Return True if the graph has the shapes of a pass."""
+        return not self.num_tokens or packed.begins == [0, self.num_tokens]
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Run a pass."""
+        if self._generation != self._blocks.generation:
+            self._bind_caches()
+        for name, values in inputs.items():
+            self._give(name, values)
+        self.request.infer(share_outputs=True)  # otherwise all outputs are copied into a dictionary
+
+    def output(self, name: str) -> np.ndarray:
+        """An output in the request's memory, which the next pass writes to."""
+        output: np.ndarray = self.request.get_output_tensor(self._places[name]).data
+        return output
+
+    def _give(self, name: str, values: np.ndarray) -> None:
+        given = self._given.get(name)
+        if given is not None and given.shape == values.shape:
+            given[...] = values
+            return
+        self._given[name] = values = np.array(values, order="C")
+        # An empty array can't be shared.
+        self.request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
+
+    def _bind_caches(self) -> None:
+        for index, cache in enumerate(self._blocks.caches()):
+            name = f"{('keys', 'values')[index % 2]}.{index // 2}"
+            raw = cache.view(_RAW.get(cache.dtype, cache.dtype)).numpy()
+            kind = self._model.input(name).get_element_type()
+            self.request.set_tensor(name, ov.Tensor(raw, ov.Shape(list(cache.shape)), kind))
+        self._generation = self._blocks.generation
