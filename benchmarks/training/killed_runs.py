@@ -36,7 +36,7 @@ from specdec.training.target import TargetStates
 from specdec.training.text import Text
 
 SETTINGS = HeadSettings(
-    minutes=0.5, text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5
+    minutes=0.5, kind="eagle3", text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5
 )  # fmt: skip
 TEXT_FOR_ALL = SETTINGS.model_copy(update={"minutes": 0.1, "seed": 2})
 SECONDS_PER_READING = 0.15

@@ -37,7 +37,14 @@ class HeadKind(Enum):
 @with_option_groups
 def train(
     model: TrainedModel,
-    head_kind: Annotated[HeadKind, typer.Option("--kind", help="of the head")] = HeadKind.eagle3,
+    head_kind: Annotated[
+        HeadKind | None,
+        typer.Option(
+            "--kind",
+            help="of the head (default: the kind of highest predicted speed on this machine)",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="the head's folder (default: in the cache, where auto finds it)", show_default=False),
@@ -70,7 +77,12 @@ def train(
         exported = None if export is None else (_layout(export[0]), export[1])
         check_outputs(exported and exported[1])
         loaded, tokenizer, tokens = run.load(model)
-    settings = HeadSettings(kind=head_kind.value, minutes=run.minutes, draft_vocab_size=vocabulary, seed=run.seed)
+    settings = HeadSettings(
+        kind=None if head_kind is None else head_kind.value,
+        minutes=run.minutes,
+        draft_vocab_size=vocabulary,
+        seed=run.seed,
+    )
     console = Console(highlight=False, markup=False)
     missing = "a head was trained" if exported is None else f"{exported[1]} was written"
     with naming_saved_text(out, missing), refusing(), training_progress() as show:
@@ -83,7 +95,7 @@ def train(
     commands = _Commands(
         {
             "model": model,
-            "kind": None if head_kind is HeadKind.eagle3 else head_kind.value,
+            "kind": settings.kind,
             "minutes": f"{run.minutes:g}",
             "out": out,
             "device": run.device,

@@ -6,11 +6,12 @@ Training and evaluation compute all steps from all positions at once.
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from specdec.heads.files import TargetWeights
@@ -146,6 +147,16 @@ class HeadTraining(ABC):
         """
         outs = self.outs(self.read(batch.states), batch.rows, batch.visible, len(weights))
         return unrolled_loss(self.logits, outs, batch.states.final, self.output_rows, batch.indices, weights)
+
+    @abstractmethod
+    def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
+        """Return a function that drafts a chain of so many tokens, (tokens,) target ids, as the kind's strategy does.
+
+        For timing: the head isn't trained afterwards. It runs in the dtype of its parameters.
+
+        Args:
+            num_tokens: of the text that the drafts continue; the target's states at these are taken as zero.
+        """
 
     def fold(self) -> None:
         """Fold the factors on the target's states into the weights; the head then reads states as they are."""

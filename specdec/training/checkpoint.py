@@ -25,12 +25,14 @@ class Checkpoint:
     """A training run at one of its evaluations.
 
     Attributes:
+        kind: of the head.
         num_documents: of the text that it trains on.
         seconds: planned for the training.
         best: acceptance of the head in the folder; None without one.
         resumed: what ``Trainer.train`` goes on from.
     """
 
+    kind: str
     num_documents: int
     seconds: float
     best: Acceptance | None
@@ -38,9 +40,8 @@ class Checkpoint:
 
     def save(self, folder: Path) -> None:
         """Replace the folder's checkpoint."""
-        run = asdict(self.resumed.run)
-        best = self.best and asdict(self.best)
-        facts = {"num_documents": self.num_documents, "seconds": self.seconds, "best": best, "run": run}
+        facts = {"kind": self.kind, "num_documents": self.num_documents, "seconds": self.seconds}
+        facts |= {"best": self.best and asdict(self.best), "run": asdict(self.resumed.run)}
         write_state(folder, facts, self.resumed.tensors)
 
     @classmethod
@@ -52,7 +53,8 @@ class Checkpoint:
         try:
             facts, tensors = read_state(folder)
             best = _acceptance(facts["best"]) if facts["best"] else None
-            checkpoint = cls(facts["num_documents"], facts["seconds"], best, Resumed(_run(facts["run"]), tensors))
+            resumed = Resumed(_run(facts["run"]), tensors)
+            checkpoint = cls(str(facts["kind"]), facts["num_documents"], facts["seconds"], best, resumed)
         except UNREADABLE:
             return None
         return checkpoint if checkpoint.num_documents == num_documents else None

@@ -56,7 +56,7 @@ def train_consistency(
     _check_model(model, settings)
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
     check_folder(out, type(model).__name__ if (out / TEXT).exists() else None)
-    own = OwnText(place, model, script, settings, resume, ConsistencyPlan(settings.block_size, out))
+    own = OwnText(place, model, script, settings, resume)
     own.check_training(out / FILE)
     num_weights = sum(parameter.numel() for parameter in model.parameters())
     # Two checkpoints of weights and AdamW's moments, and the best model twice.
@@ -82,13 +82,14 @@ def _training_on(
     def prepared() -> ConsistencyTraining:
         return ConsistencyTraining(own.model, tokenizer, own.text, own.script.ends, settings, watch, place)
 
+    plan = ConsistencyPlan(settings.block_size, place.folder)
     if own.seconds and (place.folder / FILE).exists():
         training = prepared()
         if training.resume():
-            watch.on_plan(own.plan_without_text(training.seconds_left / 60))
+            watch.on_plan(own.plan_without_text(training.seconds_left / 60, lambda _: plan))
             return training
         del training  # its copies of the weights
-    own.extend(watch, began)
+    own.extend(watch, began, lambda _: plan)
     training = prepared()
     training.begin(began)
     return training

@@ -1,20 +1,27 @@
 """An EAGLE-3 head in training: unrolled steps on true tokens, from a least-squares start."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 
+from specdec.heads.base import HeadRunner
+from specdec.heads.drafting import TreeGrowth
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_head, write_head
+from specdec.heads.pair_cache import PairCache, append
+from specdec.heads.torch_runner import TorchRunner
 from specdec.training.base import HeadTraining, special_tokens
 from specdec.training.packing import PackedRows
 from specdec.training.sizes import eagle3_config
 from specdec.training.start import Samples, least_squares_start, state_scales
 from specdec.training.target import States
 from specdec.training.unrolled import unroll
+
+_NEW_PAIRS = 2  # per step: of the root, and of an accepted token
 
 
 class Eagle3Training(HeadTraining):
@@ -76,6 +83,28 @@ class Eagle3Training(HeadTraining):
 
     def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
         return self.head.logits(out)
+
+    def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
+        runner = TorchRunner(self.head, 1)
+        cache, states, following = self._context(num_tokens, runner)
+
+        def draft(length: int) -> np.ndarray:
+            cache.truncate(num_tokens)
+            growth = TreeGrowth(runner, [cache], [states], [following], width=1)
+            for _ in range(length - 1):
+                growth.feed()
+            tokens: np.ndarray = growth.best(length).tokens[0]
+            return tokens
+
+        return draft
+
+    def _context(self, num_tokens: int, runner: HeadRunner) -> tuple[PairCache, torch.Tensor, list[int]]:
+        """Return a cache of a text, and the states and tokens of the pairs that a step appends."""
+        cache = PairCache(self.head, runner.num_slots)
+        states = self.head.fc.weight.new_zeros(num_tokens, self.states_size)
+        with torch.inference_mode():
+            append(self.head, cache, states, torch.zeros(num_tokens, dtype=torch.long, device=states.device))
+        return cache, states[:_NEW_PAIRS], [0] * _NEW_PAIRS
 
     def _fold(self) -> None:
         with torch.no_grad():

@@ -1,6 +1,7 @@
 """The plan of a head's training, and the tokens per step to expect of an EAGLE-3 head, as measured on SmolLM2."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.training.progress import Plan, TrainingPlan
@@ -19,10 +20,12 @@ class HeadPlan(TrainingPlan):
     Attributes:
         strategy: the name of the strategy that drafts with it.
         label: its kind in words, with its article.
+        reasons: lines on why this kind is trained; none if it was asked for.
     """
 
     strategy: str
     label: str
+    reasons: Sequence[str] = ()
 
     def lines(self, plan: Plan) -> list[str]:
         training = (
@@ -30,8 +33,9 @@ class HeadPlan(TrainingPlan):
             "text is kept"
         )
         if self.strategy != _MEASURED:
-            return [training]
-        return [training, f"to expect: {_expectation(plan.num_answer_tokens, _minutes_for_least(plan))}"]
+            return [*self.reasons, training]
+        expected = f"to expect: {_expectation(plan.num_answer_tokens, _minutes_for_least(plan))}"
+        return [*self.reasons, training, expected]
 
 
 def _minutes_for_least(plan: Plan) -> float:

@@ -11,11 +11,11 @@ from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
 from specdec.training.disk import prepare_folder, writing_to
-from specdec.training.head_plan import HeadPlan
+from specdec.training.kind_choice import KindChoice
 from specdec.training.kinds import KINDS
 from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText
-from specdec.training.place import Place, check_folder
+from specdec.training.place import Place, architecture_in, check_folder
 from specdec.training.progress import Watch
 from specdec.training.script import Script
 from specdec.training.script_choice import script_for
@@ -47,7 +47,8 @@ def train_head(
         tokenizer: the model's.
         out: the folder; None for the one in specdec's cache folder in which ``auto`` and the strategy of the
             head's kind look.
-        settings: kind, time, sizes and seed.
+        settings: kind, time, sizes and seed. Without a kind, the one of the folder's head or interrupted training, or
+            that of highest predicted speed; the plan says why.
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the run that was interrupted in the folder, its time included. After a run that has ended, or
             that was interrupted with other arguments before its training, a new run goes on with the folder's text, and
@@ -61,20 +62,22 @@ def train_head(
             out.
     """
     settings = settings or HeadSettings()
-    kind = KINDS[settings.kind]
-    script, place, watch = script_for(model, tokenizer, prompts), Place.of(model, out), watch or Watch()
-    folder = place.folder
+    script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
+    folder, watch = place.folder, watch or Watch()
     vocab_size = len(model.get_input_embeddings().weight)
-    sizes = kind.untrained(model, torch.arange(min(settings.draft_vocab_size, vocab_size)), device="meta")
-    TargetStates(model, sizes.layer_ids)  # refuses unsuitable models before anything is written
-    own = OwnText(place, model, script, settings, resume, HeadPlan(kind.strategy, kind.label))
+    num_bytes = _checked_bytes(model, settings)
+    own = OwnText(place, model, script, settings, resume)
     own.check_training(folder / FILE)
-    check_folder(folder, kind.architecture, {each.architecture: each.label for each in KINDS.values()})
-    prepare_folder(folder, _disk_bytes(sizes.head), replaced=(FILE, "model.safetensors"))
-    began = watch.clock() - own.seconds
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
+    known = settings.kind or (checkpoint.kind if checkpoint else _kind_in(folder))
+    architecture = KINDS[known].architecture if known else None
+    check_folder(folder, architecture, {each.architecture: each.label for each in KINDS.values()})
+    prepare_folder(folder, num_bytes, replaced=(FILE, "model.safetensors"))
+    began = watch.clock() - own.seconds
     with without_cudnn(model.device):
-        _complete(own, checkpoint, watch, began)
+        choice = _choice(model, settings, known, folder)
+        _complete(own, checkpoint, watch, began, choice)
+        kind = choice.kind(own.text.num_answer_tokens)
         remedy = f"all files in {folder} are kept: free memory, or give a smaller --vocabulary"
         with within_memory(f"{remedy}, and go on (--resume)"):
             training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
@@ -102,23 +105,47 @@ def write_own_text(
     """
     settings = (settings or HeadSettings()).model_copy(update={"text_share": 1.0})
     script, place, watch = script_for(model, tokenizer, prompts), Place.of(model, out), watch or Watch()
-    own = OwnText(place, model, script, settings, resume, None)
+    own = OwnText(place, model, script, settings, resume)
     prepare_folder(place.folder, 0)
     if own.seconds or not len(own.text):
         with without_cudnn(model.device):
-            own.extend(watch, watch.clock() - own.seconds)
+            own.extend(watch, watch.clock() - own.seconds, None)
         own.note(0.0)
     if not len(own.text):
         raise ModelError(f"{name_of(model)} wrote no answers in this time: allow more minutes")
     return own.text, script
 
 
-def _complete(own: OwnText, checkpoint: Checkpoint | None, watch: Watch, began: float) -> None:
+def _complete(own: OwnText, checkpoint: Checkpoint | None, watch: Watch, began: float, choice: KindChoice) -> None:
     """Write the rest of the text; a training that was interrupted has all of it."""
     if checkpoint is None:
-        own.extend(watch, began)
+        own.extend(watch, began, choice.plan)
     else:
-        watch.on_plan(own.plan_without_text((checkpoint.seconds - checkpoint.resumed.run.seconds) / 60))
+        seconds = checkpoint.seconds - checkpoint.resumed.run.seconds
+        watch.on_plan(own.plan_without_text(seconds / 60, choice.plan))
+
+
+def _kind_in(folder: Path) -> str | None:
+    """Return the kind of the head in a folder; None without one."""
+    found = architecture_in(folder)
+    return next((name for name, kind in KINDS.items() if kind.architecture == found), None)
+
+
+def _choice(model: Any, settings: HeadSettings, known: str | None, folder: Path) -> KindChoice:
+    """Return the choice of the kind; ``known`` is the given one, or that of the folder's head or training."""
+    if known is None:
+        return KindChoice.measured(model, settings.draft_vocab_size)
+    return KindChoice(known, "" if settings.kind else f"kind: {KINDS[known].label}, as in {folder}")
+
+
+def _checked_bytes(model: Any, settings: HeadSettings) -> int:
+    """Return the room that a head of any kind that may be trained needs; refuses models with unreachable states."""
+    num_draft_ids = min(settings.draft_vocab_size, len(model.get_input_embeddings().weight))
+    kinds = [KINDS[settings.kind]] if settings.kind else KINDS.values()
+    every = [kind.untrained(model, torch.arange(num_draft_ids), device="meta") for kind in kinds]
+    for training in every:
+        TargetStates(model, training.layer_ids)
+    return max(_disk_bytes(training.head) for training in every)
 
 
 def _disk_bytes(head: torch.nn.Module) -> int:

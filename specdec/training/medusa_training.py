@@ -4,17 +4,18 @@ Each head begins as the best linear map from that state to the final state befor
 and its output matrix is the target's after the map.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn.functional import linear, silu
 
 from specdec.heads.files import TargetWeights
-from specdec.heads.medusa import MedusaWeights, ResBlock
+from specdec.heads.medusa import MedusaRunner, MedusaWeights, ResBlock
 from specdec.heads.medusa_folder import read_medusa_heads, write_medusa_heads
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.packing import PackedRows
@@ -146,6 +147,11 @@ class MedusaTraining(HeadTraining):
     def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
         outputs = self.head.output_weights
         return linear(out, outputs[step % len(outputs)])
+
+    def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
+        runner = MedusaRunner(self.head.weights(), 1)
+        state = torch.zeros(1, self.states_size, dtype=runner.dtype, device=runner.device)
+        return lambda length: runner.run(state).tokens[0, :length, 0]
 
     def _fold(self) -> None:
         with torch.no_grad():

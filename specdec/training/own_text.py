@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ _LEAST_SHARE = 0.05  # of the steps that write answers, below which something is
 _FEWEST_ROWS = 4  # below which less memory doesn't help
 _REMEDY = "free memory, or run the model in a smaller dtype (--dtype bfloat16)"
 
+TrainingFor = Callable[[int], TrainingPlan]  # by the number of answer tokens in the text
+
 
 class OwnText:
     """The text of a folder, and the time spent by the run that writes it.
@@ -42,7 +44,6 @@ class OwnText:
         script: the tokens around what it writes.
         settings: of the run.
         is_resumed: go on with the text that the folder has.
-        training: what is trained on the text, for the plan; None if nothing is.
 
     Attributes:
         text: all that is written.
@@ -54,16 +55,8 @@ class OwnText:
         RequestError: the folder has text and isn't resumed, or the text is another model's or command's.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        model: Any,
-        script: Script,
-        settings: OwnTextSettings,
-        is_resumed: bool,
-        training: TrainingPlan | None,
-    ) -> None:
-        folder, self.model, self.script, self.settings, self.training = place.folder, model, script, settings, training
+    def __init__(self, place: Place, model: Any, script: Script, settings: OwnTextSettings, is_resumed: bool) -> None:
+        folder, self.model, self.script, self.settings = place.folder, model, script, settings
         self.path, self._facts = folder / FILE, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
         self.text, self.seconds, self.num_at_begin = Text.of([], []), 0.0, 0
@@ -113,7 +106,7 @@ class OwnText:
             return facts if isinstance(facts, dict) else {}
         return {}
 
-    def extend(self, watch: Watch, began: float) -> None:
+    def extend(self, watch: Watch, began: float, training: TrainingFor | None) -> None:
         """Write until the share of the time for text is over; planned by the rate of the first seconds.
 
         If memory runs out, half as many documents are written side by side from there on.
@@ -121,18 +114,20 @@ class OwnText:
         Args:
             watch: receives plan and progress.
             began: the watch's time at which the run began, or would have begun if it hadn't been interrupted.
+            training: returns what is trained on the text, for the plan; None if nothing is.
 
         Raises:
             ModelError: the model writes hardly anything, or its keys and values don't fit the memory.
             RequestError: the text can't be saved.
         """
         if self.seconds and self.settings.text_seconds <= self.seconds:
-            watch.on_plan(self.plan_without_text((60 * self.settings.minutes - self.seconds) / 60))
+            seconds = 60 * self.settings.minutes - (watch.clock() - began)
+            watch.on_plan(self.plan_without_text(seconds / 60, training))
             return
         rollout = _rollout_settings(self.model, self.script, self.settings)
         while True:
             try:
-                self._write(rollout, watch, began)
+                self._write(rollout, watch, began, training)
                 break
             except MemoryExhaustedError:
                 if rollout.num_rows <= _FEWEST_ROWS:
@@ -142,12 +137,13 @@ class OwnText:
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # of the rollout's keys and values
 
-    def plan_without_text(self, minutes: float) -> Plan:
+    def plan_without_text(self, minutes: float, training: TrainingFor | None) -> Plan:
         """Return the plan of a run whose text is complete, and which trains for ``minutes``."""
         num_written, left = self.text.num_answer_tokens, max(0.0, minutes)
-        return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, self.training)
+        planned = training and training(num_written)
+        return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, planned)
 
-    def _write(self, settings: RolloutSettings, watch: Watch, began: float) -> None:
+    def _write(self, settings: RolloutSettings, watch: Watch, began: float, training: TrainingFor | None) -> None:
         """Write with one rollout; what it has written is saved in any case.
 
         Raises:
@@ -157,7 +153,7 @@ class OwnText:
         generator = torch.Generator(self.model.device).manual_seed(seed)
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
             rollout = Rollout(self.model, self.script, settings, generator)
-        writing = _Writing(self, settings, watch, began)
+        writing = _Writing(self, settings, watch, began, training)
         is_complete = False
         with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume)"):
             try:
@@ -198,8 +194,11 @@ class OwnText:
 class _Writing:
     """Decides whether a rollout goes on, plans, reports and saves."""
 
-    def __init__(self, own: OwnText, rollout: RolloutSettings, watch: Watch, run_began: float) -> None:
+    def __init__(
+        self, own: OwnText, rollout: RolloutSettings, watch: Watch, run_began: float, training: TrainingFor | None
+    ) -> None:
         self._own, self._rollout, self._watch, self._run_began = own, rollout, watch, run_began
+        self._training = training
         self._settings = settings = own.settings
         self._began = self._saved = watch.clock()
         self._num_before = own.text.num_answer_tokens
@@ -227,11 +226,10 @@ class _Writing:
         self._has_plan = True
         self._seconds = max(0.0, self._seconds - self._own.num_at_begin / rate)
         num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * self._seconds)
-        text_minutes, minutes = self._seconds / 60, self._settings.minutes - self._own.seconds / 60
-        source, training = rollout.script.description, self._own.training
-        self._watch.on_plan(
-            Plan(num_wanted, self._num_before, rate, text_minutes, minutes - text_minutes, source, training)
-        )
+        text_minutes, spent = self._seconds / 60, (self._began - self._run_began) / 60
+        minutes = max(0.0, self._settings.minutes - spent - text_minutes)
+        source, training = rollout.script.description, self._training and self._training(num_wanted)
+        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes, source, training))
 
     def _num_answer_tokens(self, num_steps: float) -> int:
         """Return the number of answer tokens written in ``num_steps``, if all openings and answers have full length."""

@@ -5,17 +5,20 @@ pairs of the text up to i and each other, as in a draft. Further steps are train
 drop-token sampling), nested, as a step's mask pair sees those of the steps before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from specdec.heads.drafting import first_pass
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle import FurtherLayer, PEagleHead
 from specdec.heads.p_eagle_folder import write_p_eagle_head
+from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import LayerInputs
 from specdec.training.base import DEPTH
 from specdec.training.eagle3_training import Eagle3Training
@@ -131,6 +134,17 @@ class PEagleTraining(Eagle3Training):
         shares = (max(self.retained**step, self.least_retained) for step in range(1, num_steps))
         every = torch.arange(length, device=self.device).expand(num_rows, length)
         return [every, *(order[:, : max(1, round(length * share))] for share in shares)]
+
+    def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
+        runners = [PEagleRunner(self.head, 1, depth) for depth in range(1, DEPTH + 1)]
+        cache, states, tokens = self._context(num_tokens, runners[-1])
+
+        def draft(length: int) -> np.ndarray:
+            cache.truncate(num_tokens)
+            found, *_ = first_pass(runners[length - 1], [cache], [states], [tokens], None, length - 1)
+            return found.tokens[0, :, 0]
+
+        return draft
 
     def _fold(self) -> None:
         with torch.no_grad():

@@ -54,7 +54,7 @@ def check_folder(folder: Path, architecture: str | None, heads: Mapping[str, str
     config = folder / CONFIG
     if not config.exists():
         return
-    found = _architecture(config)
+    found = architecture_in(folder)
     if found and found == architecture:
         return
     if label := (heads or {}).get(found):
@@ -62,10 +62,10 @@ def check_folder(folder: Path, architecture: str | None, heads: Mapping[str, str
     raise RequestError(f"{folder} has a model or head that isn't of an earlier run: give another folder (--out)")
 
 
-def _architecture(config: Path) -> str:
-    """Return the architecture that a configuration names; "" if it can't be read or names another number of them."""
+def architecture_in(folder: Path) -> str:
+    """Return the architecture that a folder's configuration names; "" if it can't be read or names several or none."""
     try:
-        (name,) = json.loads(config.read_text(encoding="utf-8"))["architectures"]
+        (name,) = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["architectures"]
     except (OSError, ValueError, TypeError, LookupError):
         return ""
     return str(name)
@@ -90,4 +90,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         found.append("the same prompts (--prompts) and chat template")
     settings = before.get("settings") or {}
     changed = [name for name in now["settings"] if settings.get(name) != now["settings"][name]]
-    return found + [f"--{_OPTIONS.get(name, name.replace('_', '-'))} {settings.get(name)}" for name in changed]
+    return found + [_option(_OPTIONS.get(name, name.replace("_", "-")), settings.get(name)) for name in changed]
+
+
+def _option(name: str, value: object) -> str:
+    return f"no --{name}" if value is None else f"--{name} {value}"

@@ -114,11 +114,11 @@ class HeadSettings(OwnTextSettings):
     """Settings of making a head from nothing but its target.
 
     Attributes:
-        kind: of the head.
+        kind: of the head; None for the kind of highest predicted speed on this machine.
         draft_vocab_size: size of the draft vocabulary.
     """
 
     command: ClassVar[str] = "specdec train head"
 
-    kind: HeadKind = "eagle3"
+    kind: HeadKind | None = None
     draft_vocab_size: int = Field(default=8192, ge=1)

@@ -86,7 +86,7 @@ class TimedTraining:
 
             def save(state: Resumed) -> None:
                 with writing_to(folder):
-                    Checkpoint(len(self.text), seconds, self.best, state).save(folder)
+                    Checkpoint(self.training.strategy, len(self.text), seconds, self.best, state).save(folder)
 
             resumed = checkpoint.resumed if checkpoint else None
             self.trainer.train(self.rows, seconds, self._watching(ends_at), save, resumed)

@@ -51,6 +51,7 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
     assert f"compare: specdec compare {strategies} --model demo\n" in out
     assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step\n"
     assert (given["settings"].minutes, given["settings"].seed, given["resume"]) == (60.0, 3, False)
+    assert given["settings"].kind is None
 
 
 def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
@@ -67,14 +68,15 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
 def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
     given["is_interrupted"] = True
     options = "--vocabulary 512 --seed 3 --threads 1"
-    code, out, _ = run("train", "head", "--model", "demo", "--out", str(tmp_path), *options.split())
+    code, out, _ = run("train", "head", "--model", "demo", "--kind", "medusa", "--out", str(tmp_path), *options.split())
     assert code == 130
     assert f"report: {tmp_path / 'report.html'}" in out.replace("\n", "")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Interrupted" in page
-    assert f"specdec train head --model demo --minutes 60 --out {tmp_path} {options}" in page
+    assert f"specdec train head --model demo --kind medusa --minutes 60 --out {tmp_path} {options}" in page
     assert f"go on with the training in {tmp_path}: the same command with --resume" in out
     assert "interrupted; the best head so far: 1.70 tokens per step" in out
+    assert given["settings"].kind == "medusa"
     given["raises"] = KeyboardInterrupt()
     code, _, err = run("train", "head", "--model", "demo")
     assert code == 130

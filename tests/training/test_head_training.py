@@ -33,6 +33,7 @@ from specdec.training.acceptance import Acceptance
 from specdec.training.card import Card, card
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import prepare_folder
+from specdec.training.draft_costs import DraftCosts
 from specdec.training.kinds import KINDS
 from specdec.training.own_text import OwnText
 from specdec.training.place import check_folder
@@ -42,9 +43,10 @@ from specdec.training.text import Text
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
 
-SETTINGS = HeadSettings(minutes=1.0, draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
+SETTINGS = HeadSettings(minutes=1.0, kind="eagle3", draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
 PROMPTS = [[7, 8, 9], [30, 31, 32, 33], [100]]
 VOCAB = 340
+TICK = 0.25  # seconds; one reading lies between the beginning of a run and its text
 
 
 def model(seed: int = 0, **others: Any) -> LlamaForCausalLM:
@@ -80,7 +82,7 @@ class Seen:
 
     def __init__(self, action: Callable[[Progress], object] = lambda _: None) -> None:
         self.plans, self.reports, self.action = list[Plan](), list[Progress](), action
-        self.watch = Watch(self.plans.append, self._note, Ticking(0.25))
+        self.watch = Watch(self.plans.append, self._note, Ticking(TICK))
 
     def _note(self, progress: Progress) -> None:
         self.reports.append(progress)
@@ -110,7 +112,7 @@ def test_a_plan_comes_before_text_and_training(made: tuple[TrainedHead, Seen]) -
     head, seen = made
     (plan,) = seen.plans
     assert plan.text_minutes == pytest.approx(SETTINGS.minutes * SETTINGS.text_share)
-    assert plan.training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share))
+    assert plan.training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share) - TICK / 60)
     assert [stage for stage, _ in itertools.groupby(each.stage for each in seen.reports)] == ["text", "training"]
     assert all(earlier.seconds_left > later.seconds_left for earlier, later in itertools.pairwise(seen.reports))
     assert 0 <= seen.reports[-1].seconds_left < 0.1 * 60 * SETTINGS.minutes
@@ -164,20 +166,32 @@ def test_eagle3_takes_the_head_of_this_very_model_alone(
     assert result.stats.steps < 24
 
 
+def plant_costs(monkeypatch: pytest.MonkeyPatch, eagle3: float, medusa: float) -> None:
+    """Let drafts of any length have these costs."""
+    costs = DraftCosts([1.0] * 5, {"eagle3": [eagle3] * 5, "medusa": [medusa] * 5})
+    monkeypatch.setattr("specdec.training.kind_choice.measure_draft_costs", lambda *_: costs)
+
+
 @pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
 def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medusa is chosen by its cost, and an interrupted training goes on with it though EAGLE-3 is cheaper then."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    settings, seen = SETTINGS.model_copy(update={"kind": kind, "text_share": 0.8}), Seen()
+    given = None if kind == "medusa" else kind
+    settings, seen = SETTINGS.model_copy(update={"kind": given, "text_share": 0.8}), Seen()
+    plant_costs(monkeypatch, eagle3=0.9, medusa=0.1)
     head = train(seen, None, settings=settings)
-    lines = seen.plans[0].lines()
-    assert f"training: {KINDS[kind].label} for" in lines[1]
-    assert len(lines) == 2  # what to expect is of EAGLE-3
+    *reasons, last = seen.plans[0].lines()[1:]  # what to expect is of EAGLE-3
+    assert f"training: {KINDS[kind].label} for" in last
+    assert [line.split(":")[0] for line in reasons[:2]] == ([] if given else ["kind", "not an EAGLE-3 head"])
     assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
     with pytest.raises(Killed):
         train(Seen(kill("training", 20)), tmp_path, settings=settings)
-    with pytest.raises(RequestError, match=f"go on with it by --kind {kind}"):
+    plant_costs(monkeypatch, eagle3=0.1, medusa=0.9)
+    with pytest.raises(RequestError, match=f"go on with it by {f'--kind {given}' if given else 'no --kind'}, or"):
         train(Seen(), tmp_path, settings=settings.model_copy(update={"kind": "eagle3"}), resume=True)
-    train(Seen(), tmp_path, settings=settings, resume=True)
+    train(resumed_run := Seen(), tmp_path, settings=settings, resume=True)
+    reason = f"kind: {KINDS[kind].label}, as in {tmp_path}"
+    assert resumed_run.plans[0].lines()[1:-1] == ([] if given else [reason])
     expected = load_file(head.folder / "model.safetensors")
     resumed = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items())
@@ -265,7 +279,7 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     (tmp_path / "training.safetensors").unlink()
     seen = Seen(interrupt("training", 0))
     train(seen, tmp_path, resume=True)  # the start alone, which is worse
-    assert seen.plans[0].training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share))
+    assert seen.plans[0].training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share) - TICK / 60)
     assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
 
 
@@ -368,7 +382,7 @@ def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None
     train(seen, tmp_path, settings=longer, resume=True)
     (plan,) = seen.plans
     assert plan.num_written == text.num_answer_tokens < Text.load(tmp_path / "text.npz").num_answer_tokens
-    assert plan.text_minutes + plan.training_minutes == pytest.approx(1.2)
+    assert plan.text_minutes + plan.training_minutes == pytest.approx(1.2 - TICK / 60)
 
 
 def test_text_of_an_earlier_run_counts_after_each_resume(tmp_path: Path) -> None:
@@ -445,7 +459,7 @@ def test_files_are_on_the_disk_before_they_are_renamed(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", noted)
     Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
-    Checkpoint(1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
+    Checkpoint("eagle3", 1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {"text.npz", "training.safetensors"}
     assert {each.stat().st_ino for each in tmp_path.iterdir()} <= flushed
 

@@ -93,6 +93,10 @@ def test_every_step_is_the_references_of_the_written_folder(
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
             compared += 1
     assert compared > 30
+    states, rows.tokens[:] = torch.zeros_like(states), 0
+    drafted = KEPT[reference(1, torch.arange(8)).argmax(-1)].tolist()
+    for length in (1, 3, DEPTH):
+        assert training.drafter(6)(length).tolist() == drafted[:length]
 
 
 class _OfAllPositions(PEagleTraining):
