@@ -78,7 +78,7 @@ class Generator:
         huge_pages: bool = True,
         **unknown: Never,
     ) -> None:
-        check_arguments(unknown, max_batch_size=max_batch_size, max_cache_bytes=max_cache_bytes)
+        check_arguments(unknown, max_batch_size, max_cache_bytes, huge_pages)
         registry = load_plugins()
         choice = choice_of(registry, proposer, verifier, numerics, weights, mask, backend)
         self._binding = open_model(registry, choice, model, tokenizer, device, dtype)
@@ -87,7 +87,7 @@ class Generator:
         for loss in self._binding.losses():
             warnings.warn(loss, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
-        self._pages = HugePages() if huge_pages else None
+        self._huge_pages = HugePages() if huge_pages else None
 
     def __repr__(self) -> str:
         stages = f"proposer={self.proposer!r}, verifier={self.verifier!r}, mask={self._binding.target.compiler!r}"
@@ -249,7 +249,7 @@ class Generator:
             RequestError: while the generator decodes.
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
-        with self._binding.alone() as binding, OpenBatch(binding, *limits, self._pages) as batch:
+        with self._binding.alone() as binding, OpenBatch(binding, *limits, self._huge_pages) as batch:
             yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:

@@ -53,6 +53,18 @@ def test_an_unknown_argument_of_a_generator(given: str, answer: str) -> None:
         Generator(ToyModel.random(), **options)
 
 
+def test_huge_pages_as_text_are_refused() -> None:
+    given: Any = "false"
+    with pytest.raises(RequestError, match="huge_pages='false': give True or False"):
+        Generator(ToyModel.random(), huge_pages=given)
+
+
+@pytest.mark.parametrize("name", ["ngram", "ngrams", "n-gram", "n_gram", "N-grams"])
+def test_the_name_of_prompt_lookup_in_other_engines(name: str) -> None:
+    with pytest.raises(PluginError, match=f"unknown proposer '{name}': did you mean prompt_lookup\\?"):
+        load_plugins().make("proposers", name)
+
+
 def test_each_unknown_argument_is_named() -> None:
     options: Any = {"strategy": "jacobi", "device_map": "auto"}
     with pytest.raises(

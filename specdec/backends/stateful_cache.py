@@ -32,8 +32,8 @@ class StatefulCache(RaggedCache):
     prompt, a draft that was accepted as a whole. If ``MOST_PENDING`` tokens are pending, the draft's root included, or
     a long rest of a prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no
     pending tokens, except right after a rollback, because the states of convolutions can be cut. So can those of
-    Mamba-2 on a CPU, after passes over few tokens (``states.after_each``). Finding them takes time, so it is not done
-    while drafts are accepted as a whole.
+    Mamba-2 on a CPU, after passes over few tokens (``layer_states.after_each``). Finding them takes time, so it is not
+    done while drafts are accepted as a whole.
 
     A row can be rolled back to any length, and filled with copies of another's tokens: it continues from the last
     checkpoint before.

@@ -9,7 +9,7 @@ Two differences are known in transformers' code:
 And one makes them slow: without kernels, Mamba-2's scan pads each pass to its ``chunk_size``, often 256, although
 chunks of any size give the same states. On a CPU, a pass is cut into chunks of equal size instead, of 32 tokens or
 fewer, which need less padding and fewer products. Passes over drafts of a few tokens have a chunk for each, whose
-states the cache finds (``states.after_each``): so none of their tokens is read again.
+states the cache finds (``layer_states.after_each``): so none of their tokens is read again.
 """
 
 import math

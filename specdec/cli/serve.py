@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1", "localhost", "::1"
 _MOST_CONNECTING = 2048
+HugePages = Annotated[
+    bool,
+    typer.Option(help="collapse the process's memory into huge pages once passes on a CPU have taken long (Linux)"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     limits: Limits = Limits(),
     logging: Logging = Logging(),
     threads: Threads = None,
+    huge_pages: HugePages = True,
 ) -> None:
     """Serve a model over HTTP, for OpenAI clients.
 
@@ -149,7 +154,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console = Console(stderr=True, highlight=False)
     if access.is_open:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
-    generator = _generator(model, tokenizer, proposer, verifier, choice, limits)
+    generator = _generator(model, tokenizer, proposer, verifier, choice, limits, huge_pages)
     with refusing(), _doing("measuring passes and preparing strategies"):
         server = running.prepared(generator, options, proposer)
     bound.listen(_MOST_CONNECTING)  # from here on clients can connect
@@ -166,7 +171,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 
 def _generator(
-    model: Any, tokenizer: Any, proposer: str, verifier: str, choice: ModelChoice, limits: Limits
+    model: Any, tokenizer: Any, proposer: str, verifier: str, choice: ModelChoice, limits: Limits, huge_pages: bool
 ) -> "Generator":
     from specdec.generator import Generator
 
@@ -177,6 +182,7 @@ def _generator(
             proposer=proposer,
             verifier=verifier,
             max_cache_bytes=None if limits.cache_mb is None else limits.cache_mb << 20,
+            huge_pages=huge_pages,
             **choice.stages,
         )
 

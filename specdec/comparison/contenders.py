@@ -71,6 +71,7 @@ class Contenders:
                 self.model,
                 self.tokenizer,
                 proposer=proposer,
+                huge_pages=False,  # collapsing would slow down one contender's run
                 **{**self._stages, **own, "numerics": numerics or self._numerics},
             )
 

@@ -20,8 +20,8 @@ _PART = 8 * _HUGE  # of a mapping, collapsed by one call, which locks the proces
 _LEAST_SHARE = 0.9  # of a mapping in memory: an empty page would take memory in a huge one
 _BYTES_PER_SECOND = 400e6  # that one core collapses
 # Passes take this many times as long as a collapse before it begins. They get about an eighth shorter by it, so small
-# pages have cost as much as it by then: a short run pays nothing, and none pays more than twice what it had to.
-_PAYS_AFTER = 8.0
+# pages have cost as much time as it by then: a short run has no cost, and any other at most twice the smaller cost.
+_MIN_RATIO = 8.0
 _FIRST_LOOK = 1.0  # seconds of passes
 _NEXT_LOOK = 1.5  # times the passes' seconds at the last one, at least
 # An entry of smaps: writable, private, of no file.
@@ -50,7 +50,7 @@ class SmallPages:
 
 
 class HugePages:
-    """Collapses the process's memory, in a thread, once passes have taken so long that it pays.
+    """Collapses the process's memory, in a thread, once passes have taken so long that it is worthwhile.
 
     Memory that was filled later, such as weights packed for another request, is collapsed later by the same rule. What
     is in huge pages already, through another generator of the process too, is left alone: the system's own count of
@@ -67,32 +67,32 @@ class HugePages:
         collapse: Callable[[SmallPages], object] | None = None,
     ) -> None:
         self._find, self._collapse = find or small_pages, collapse or collapse_pages
-        self._seconds = 0.0  # of passes
-        self._paid = 0.0  # seconds of a core
+        self._pass_seconds = 0.0
+        self._collapse_seconds = 0.0  # of a core
         self._next_look = _FIRST_LOOK
 
-    def spent(self, seconds: float) -> None:
+    def add_pass_seconds(self, seconds: float) -> None:
         """Note the time of a pass."""
-        self._seconds += seconds
-        if self._seconds >= self._next_look:
+        self._pass_seconds += seconds
+        if self._pass_seconds >= self._next_look:
             self._next_look = math.inf  # until the thread ends
-            threading.Thread(target=self._look, args=(self._seconds,), name="huge pages", daemon=True).start()
+            threading.Thread(target=self._look, args=(self._pass_seconds,), name="huge pages", daemon=True).start()
 
     def _look(self, seconds: float) -> None:
-        """Collapse memory if it pays after ``seconds`` of passes; decide when to look again."""
+        """Collapse memory if that is worthwhile after ``seconds`` of passes; decide when to look again."""
         found = list(self._find())
-        cost = self._paid + sum(pages.num_bytes for pages in found) / _BYTES_PER_SECOND
-        pays_at = _PAYS_AFTER * cost
-        if found and pays_at <= seconds:
+        cost = self._collapse_seconds + sum(pages.num_bytes for pages in found) / _BYTES_PER_SECOND
+        worthwhile_at = _MIN_RATIO * cost
+        if found and worthwhile_at <= seconds:
             for pages in found:
                 self._collapse(pages)
-            self._paid = cost
-        self._next_look = max(pays_at, _NEXT_LOOK * seconds)
+            self._collapse_seconds = cost
+        self._next_look = max(worthwhile_at, _NEXT_LOOK * seconds)
 
 
 def small_pages() -> list[SmallPages]:
     """Return the process's large mappings that are full of memory and not in huge pages; none on other systems."""
-    with suppress(OSError):
+    with suppress(OSError, MemoryError):
         return list(small_pages_of(_MAPS.read_text(encoding="ascii", errors="replace")))
     return []
 

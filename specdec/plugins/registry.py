@@ -25,8 +25,8 @@ _INSTALLED_BY = {
     ("backends", "openvino"): "pip install ./plugins/specdec-openvino",
     ("proposers", "successor"): "pip install ./plugins/specdec-example",
 }
-# Names in other engines that are unlike the names here.
-_ELSEWHERE = {("proposers", "ngram"): "prompt_lookup"}
+# Names in other engines, in small letters, that are unlike the names here.
+_ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Registry:
     def _unknown(self, kind: str, name: str, names: Collection[str]) -> str:
         """Return the message about an unknown name: what was probably meant, and the names of its kind."""
         known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
-        near = nearest(_ELSEWHERE.get((kind, name), name), known, most=3)
+        near = nearest(_ELSEWHERE.get((kind, name.casefold()), name), known, most=3)
         hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
         hint += "".join(self._how_to_install(kind, each) for each in near if each not in names)
         hint += "".join(f"there is a {other} of that name; " for other in self._kinds_of(name))

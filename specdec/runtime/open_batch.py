@@ -31,7 +31,7 @@ class OpenBatch(Scheduler):
         binding: used by this batch alone until the batch is closed.
         max_batch_size, max_cache_bytes: as of the generator.
         max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
-        pages: notes the time of passes on a CPU.
+        huge_pages: notes the time of passes on a CPU.
 
     Attributes:
         most_tokens: the longest request, prompt and new tokens, whose keys and values have room; None if unknown. A
@@ -45,11 +45,11 @@ class OpenBatch(Scheduler):
         max_batch_size: int,
         max_cache_bytes: int | None,
         max_prefix_bytes: int = 0,
-        pages: HugePages | None = None,
+        huge_pages: HugePages | None = None,
     ) -> None:
         target = binding.target
         self._binding = binding
-        self._pages = pages if target.shapes.device.type == "cpu" else None
+        self._huge_pages = huge_pages if target.shapes.device.type == "cpu" else None
         self._requests = set[Handle]()
         self._is_fresh = True  # the binding was renewed for this batch
         max_cache_bytes = max_cache_bytes or _share_of_free(target, max_prefix_bytes)
@@ -141,8 +141,8 @@ class OpenBatch(Scheduler):
 
     def advance(self) -> StepRecord | None:
         record = super().advance()
-        if record and self._pages is not None:
-            self._pages.spent(record.seconds.get("forward", 0.0))
+        if record and self._huge_pages is not None:
+            self._huge_pages.add_pass_seconds(record.seconds.get("forward", 0.0))
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason} if record else set()
         if ended:
             self._requests -= ended

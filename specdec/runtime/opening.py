@@ -48,13 +48,17 @@ _ELSEWHERE = {
 }
 
 
-def check_arguments(unknown: Mapping[str, Any], max_batch_size: object, max_cache_bytes: object) -> None:
-    """Raise RequestError for arguments that a generator doesn't have, or limits below 1."""
+def check_arguments(
+    unknown: Mapping[str, Any], max_batch_size: object, max_cache_bytes: object, huge_pages: object
+) -> None:
+    """Raise RequestError for arguments that a generator doesn't have, limits below 1, or a flag that is no bool."""
     refuse_unknown("Generator", unknown, _OPTIONS, _ELSEWHERE)
     limits = {"max_batch_size": max_batch_size, "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes}
     for name, limit in limits.items():
         if not isinstance(limit, int) or limit < 1:
             raise RequestError(f"{name}={limit!r}: it must be an integer of at least 1")
+    if not isinstance(huge_pages, bool):
+        raise RequestError(f"huge_pages={huge_pages!r}: give True or False")
 
 
 def choice_of(

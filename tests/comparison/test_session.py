@@ -153,6 +153,7 @@ def test_an_interrupt_keeps_what_was_run_and_a_run_file_goes_on_from_there(tmp_p
             raise KeyboardInterrupt
 
     session = ComparisonSession(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW)
+    assert not any(made._huge_pages for made in session.generators.values()), "one would slow down another's run"
     comparison = session.run(path, on_run=interrupt)
     assert not comparison.is_complete
     assert len(comparison.pairs) == 2

@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,7 +77,7 @@ def passing(memory: Memory) -> Callable[[float], list[int]]:
 
     def run(seconds: float) -> list[int]:
         memory.collapsed.clear()
-        pages.spent(seconds)
+        pages.add_pass_seconds(seconds)
         for thread in threading.enumerate():
             if thread.name == "huge pages":
                 thread.join(60)
@@ -110,6 +111,12 @@ def test_memory_is_collapsed_with_its_content_and_needs_no_second_time() -> None
     assert memory[:] == content
 
 
+def test_memory_is_left_as_it_is_where_its_mappings_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (OSError(), MemoryError()):
+        monkeypatch.setattr(Path, "read_text", Mock(side_effect=error))
+        assert small_pages() == []
+
+
 def test_memory_is_collapsed_once_passes_have_taken_eight_times_as_long_as_that_takes() -> None:
     run = passing(Memory(800_000_000))  # two seconds
     assert not run(1.0)
@@ -118,13 +125,13 @@ def test_memory_is_collapsed_once_passes_have_taken_eight_times_as_long_as_that_
     assert not run(100.0)
 
 
-def test_memory_that_is_filled_later_is_collapsed_when_it_pays_too() -> None:
+def test_memory_that_is_filled_later_is_collapsed_by_the_same_rule() -> None:
     memory = Memory(80_000_000)
     run = passing(memory)
     assert not run(1.0)
     assert run(0.7) == [80_000_000]
     memory.small = 4_000_000_000  # ten seconds, after one of 0.2
-    assert not run(0.9)  # looks, and finds that it pays at 81.6 seconds
+    assert not run(0.9)  # looks, and finds that it is worthwhile at 81.6 seconds
     assert not run(78.9)
     assert run(0.2) == [4_000_000_000]
 
@@ -140,7 +147,7 @@ def test_a_generator_notes_the_time_of_its_passes_unless_memory_is_to_stay_as_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted, expected = list[float](), list[float]()
-    monkeypatch.setattr(HugePages, "spent", lambda _, seconds: noted.append(seconds))
+    monkeypatch.setattr(HugePages, "add_pass_seconds", lambda _, seconds: noted.append(seconds))
     for is_wanted in (False, True):
         with Generator(ToyModel.random(), proposer="autoregressive", huge_pages=is_wanted) as generator:
             expected.clear()

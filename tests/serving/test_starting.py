@@ -2,10 +2,11 @@
 
 import re
 import sys
+from unittest.mock import Mock
 
 import pytest
 
-from specdec import Generator, cli, demo
+from specdec import Generator, cli, demo, generator
 from specdec.errors import RequestError
 from specdec.serving import process
 from specdec.serving.options import ServerOptions
@@ -14,9 +15,9 @@ from tests.support.built_in_model import built_in
 
 
 def served_tokens(max_cache_bytes: int | None, **options: int) -> None:
-    with Generator(*built_in(), proposer="autoregressive", max_cache_bytes=max_cache_bytes) as generator:
-        generator.generate([0, 0], max_new_tokens=2)
-        check_memory(generator, ServerOptions.model_validate({"name": "demo", **options}))
+    with Generator(*built_in(), proposer="autoregressive", max_cache_bytes=max_cache_bytes) as opened:
+        opened.generate([0, 0], max_new_tokens=2)
+        check_memory(opened, ServerOptions.model_validate({"name": "demo", **options}))
 
 
 def test_too_little_memory_for_one_answer_is_refused_with_the_least_that_works() -> None:
@@ -39,7 +40,9 @@ def test_the_command_says_what_it_does_and_why_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "load", built_in)
-    monkeypatch.setattr(sys, "argv", ["specdec", "serve", "--port", "0", "--threads", "1", "--cache-mb", "1"])
+    options = ["--port", "0", "--threads", "1", "--cache-mb", "1", "--no-huge-pages"]
+    monkeypatch.setattr(sys, "argv", ["specdec", "serve", *options])
+    monkeypatch.setattr(generator, "HugePages", huge_pages := Mock())
     with bind("127.0.0.1", 0) as bound:
         monkeypatch.setattr(process, "bind", lambda *_: bound)
         with pytest.raises(SystemExit) as left:
@@ -54,3 +57,4 @@ def test_the_command_says_what_it_does_and_why_it_ends(
     ]
     assert "--cache-mb" in lines[-1]
     assert "Traceback" not in err
+    assert not huge_pages.called

@@ -60,9 +60,10 @@ class _Engine:
 
     def passes(self, hidden: frozenset[int], blocks: Blocks, filling: Filling) -> Passes:
         """Return the passes of a graph with some hidden states over a cache."""
+        dynamic = self.compiled(hidden)  # first, and held: the model's graphs retain the last one only
         sizes = filling.smallest(self.options.static_sizes)
         static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
-        return Passes(self.compiled(hidden), blocks, filling, static)
+        return Passes(dynamic, blocks, filling, static)
 
 
 class OpenVINOBackend(Backend):

@@ -25,12 +25,14 @@ class BoundRequest:
     def __init__(self, model: Any, num_tokens: int, blocks: Blocks) -> None:
         self._model, self.num_tokens, self._blocks = model, num_tokens, blocks
         self._places = {name: place for place, port in enumerate(model.outputs) for name in port.names}
-        self.unbind()
+        self.request = model.create_infer_request()
+        self._inputs: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._generation = -1  # of the cache's memory that is bound
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""
         self.request = self._model.create_infer_request()
-        self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._inputs = {}
         self._generation = -1
 
     def takes(self, packed: Packed) -> bool:
@@ -42,7 +44,7 @@ class BoundRequest:
         if self._generation != self._blocks.generation:
             self._bind_caches()
         for name, values in inputs.items():
-            self._give(name, values)
+            self._set_input(name, values)
         self.request.infer(share_outputs=True)  # otherwise all outputs are copied into a dictionary
 
     def output(self, name: str) -> np.ndarray:
@@ -50,12 +52,12 @@ class BoundRequest:
         output: np.ndarray = self.request.get_output_tensor(self._places[name]).data
         return output
 
-    def _give(self, name: str, values: np.ndarray) -> None:
-        given = self._given.get(name)
-        if given is not None and given.shape == values.shape:
-            given[...] = values
+    def _set_input(self, name: str, values: np.ndarray) -> None:
+        array = self._inputs.get(name)
+        if array is not None and array.shape == values.shape:
+            array[...] = values
             return
-        self._given[name] = values = np.array(values, order="C")
+        self._inputs[name] = values = np.array(values, order="C")
         # An empty array can't be shared.
         self.request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
 

@@ -143,7 +143,7 @@ class Passes:
         hidden = packed.unpack(states, layout) if states else []
         return logits, [row.view(self._compiled.state_dtype) for row in hidden]
 
-    def _states(self, request: "BoundRequest", layer: int) -> np.ndarray:
+    def _states(self, request: BoundRequest, layer: int) -> np.ndarray:
         """A layer's states of all tokens, (tokens, size), in the request's memory; those of 16 bits as integers."""
         states = request.output(hidden_name(self.number_of(layer)))
         return (states if states.itemsize > _NUM_BYTES_OF_RAW else states.view(np.int16))[:, 0]

@@ -37,8 +37,9 @@ class OpenVINOOptions(BackendOptions):
     static_sizes: int = Field(
         default=0,
         ge=0,
-        description="graphs with static shapes, for one request's passes of the smallest sizes (1 and 6 tokens, then "
-        "8; in exact numerics 6 and 8): faster, and each has the weights in memory once more",
+        le=4,
+        description="graphs with static shapes, for one request's passes of the smallest sizes (1, 6, 8 and 12 tokens; "
+        "in exact numerics 6, 8, 12 and 16): faster, and each has the weights in memory once more",
     )
     threads: int = Field(
         default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"

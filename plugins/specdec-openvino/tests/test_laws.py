@@ -13,6 +13,7 @@ import torch
 from specdec_openvino import blocks
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.bound_request import BoundRequest
+from specdec_openvino.engine import Compiled
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
@@ -78,6 +79,12 @@ def test_hidden_states_are_transformers(make: Make, name: str, compiler: Any) ->
         target.keep(planned, kept)
         for row, text in texts.items():
             text += [trees[row].tokens[node] for node in kept[row]]
+
+
+def chain(num_nodes: int) -> DraftTree:
+    tree = DraftTree(5)
+    tree.add_chain(0, range(6, 5 + num_nodes))
+    return tree
 
 
 def drafted(root: int, has_branches: bool) -> DraftTree:
@@ -168,14 +175,15 @@ def test_memory_goes_with_the_last_row(make: Make) -> None:
 @pytest.mark.parametrize(
     ("compiler", "sizes"),
     [
-        (DenseCompiler(), [0, 6, 6, 6, 6, 1, 1, 6, 6, 0, 6]),  # the first single tokens are filled up
-        (ExactCompiler(), [0, 6, 6, 6, 6, 6, 6, 6, 6, 8, 6]),
+        (DenseCompiler(), [0, 6, 6, 6, 6, 1, 1, 6, 6, 0, 6, 0, 6]),  # the first single tokens are filled up
+        (ExactCompiler(), [0, 6, 6, 6, 6, 6, 6, 6, 6, 8, 6, 0, 6]),
     ],
     ids=["dense", "exact"],
 )
 def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
     make: Make, monkeypatch: pytest.MonkeyPatch, compiler: Any, sizes: list[int]
 ) -> None:
+    monkeypatch.setattr(blocks, "_LEAST", 1)  # so that the cache moves between two passes of a static graph
     run, ran = BoundRequest.run, list[int]()
 
     def noted(self: BoundRequest, inputs: Any) -> None:
@@ -192,7 +200,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
         backend.expect_hidden(layers)
         ran.clear()
         row, found = target.open(128), [*found, []]
-        for step, width in enumerate((40, 1, 1, 1, 1, 1, 1, 6, 3, 8, 1)):
+        for step, width in enumerate((40, 1, 1, 1, 1, 1, 1, 6, 3, 8, 1, 40, 1)):
             tree = DraftTree(5 + step)
             nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
             if target.shapes.takes_trees and width == 3:
@@ -202,4 +210,25 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
             found[-1] += [output.logits, *output.hidden]
             target.keep(planned, {row: nodes[: width // 2 + 1]})
         assert ran == (sizes if num_static else [0] * len(sizes))
+        assert backend._blocks.generation > 1
+        trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has
+        answers = target.forward(target.compile(trees, hidden=layers)).rows
+        found[-1] += [answers[each].output.logits for each in trees]
+        assert ran[-1] == 0
     assert all(map(torch.equal, *found))
+
+
+def test_each_graph_is_compiled_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, compiled = deepcopy(make("llama")), list[int]()
+    OpenVINOBackend.load(model, DenseCompiler(), OpenVINOOptions()).close()  # converts the model
+    make_graph = Compiled.__init__
+
+    def counted(self: Compiled, *given: Any) -> None:
+        compiled.append(given[-1])
+        make_graph(self, *given)
+
+    monkeypatch.setattr(Compiled, "__init__", counted)
+    backend = OpenVINOBackend.load(model, DenseCompiler(), OpenVINOOptions(static_sizes=2))
+    assert sorted(compiled) == [0, 1, 6]
+    backend.expect_hidden([1])
+    assert sorted(compiled[3:]) == [0, 1, 6]
