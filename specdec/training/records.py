@@ -53,7 +53,7 @@ class Records:
         return int(self.answered)
 
     def mean_lost_steps(self) -> float:
-        """Return a row's mean number of steps in an unfinished document without an answer, which ``text`` leaves out."""
+        """Return the mean, over rows, of the steps of a document without an answer, which ``text`` leaves out."""
         return float(torch.where(self.is_answer, 0, self.pointer + self.num_free).float().mean())
 
     def distributions(self) -> tuple[torch.Tensor, torch.Tensor]:
