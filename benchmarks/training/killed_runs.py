@@ -90,7 +90,7 @@ def killed(folder: Path, stage: str, draw: random.Random, seconds: float) -> boo
 
 
 def run(folder: Path, kill: tuple[str, int] = ("none", 0), seed: int = 0, timeout: float | None = None) -> int:
-    """Train in a process of its own, unless the folder's run has ended; return the exit code, which is 0 or that of a kill.
+    """Train in a process of its own, unless the folder's run has ended; return the exit code: 0, or a kill's.
 
     Args:
         folder: of the head.
