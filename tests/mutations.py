@@ -262,7 +262,7 @@ MUTATIONS = (
     Mutation(
         "a draft that the balance can't lose whole",
         "specdec/strategies/merging/sizer.py",
-        ((" and costs[size + 1] - 1.0 + left <= self.balance", ""),),
+        ((" and cost - 1.0 <= self.balance", ""),),
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
@@ -454,6 +454,12 @@ MUTATIONS = (
         "text of another command",
         "specdec/training/own_text.py",
         (("!= settings.command", '== ""'),),
+        ("tests/training/test_head_training.py::test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text",),
+    ),
+    Mutation(
+        "time for text that was lost counts",
+        "specdec/training/own_text.py",
+        (("0.0 if is_complete else rollout", "0.0 * rollout"),),
         ("tests/training/test_head_training.py::test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text",),
     ),
     Mutation(

@@ -95,15 +95,29 @@ def test_what_is_there_is_not_fetched_again(
     assert capsys.readouterr().out == f"SmolLM2-135M-Instruct is in {real.home()}\n"
 
 
+@pytest.mark.usefixtures("smollm2")
+def test_a_folder_is_opened_by_its_path_with_default_settings() -> None:
+    with Generator(str(real.checkpoint("bfloat16"))) as generator:
+        assert "Paris" in generator.generate(chat(CAPITAL), max_new_tokens=8).text
+        prompts: list[Any] = ["The seven wonders", "# heapq"]
+        results = generator.generate(prompts, max_new_tokens=6, temperature=0.7, seed=1)
+        for prompt, result in zip(prompts, results, strict=True):
+            streamed = generator.stream(prompt, max_new_tokens=6, temperature=0.7, seed=result.seed)
+            assert "".join(chunk.text for chunk in streamed) == result.text
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_bit_exact_and_its_text_the_same_for_every_strategy(
     smollm2: Callable[[str], tuple[Any, Any]], dtype: str
 ) -> None:
     model, tokenizer = smollm2(dtype)
-    prompts = [[{"role": "user", "content": text}] for text in ("Name three colours.", "Write a function that adds.")]
+    prompts = [chat("Repeat: a b c a b c a b c"), chat("Write a function that adds.")]
     texts = []
     for proposer in ("autoregressive", "prompt_lookup", "lookahead:N=3,W=3,G=3"):
         generator = Generator(model, tokenizer, proposer=proposer)
         assert str(generator.numerics) == "exact, bit-exact"
-        texts.append([result.token_ids for result in generator.generate(prompts, max_new_tokens=12)])
+        results = generator.generate(prompts, max_new_tokens=8)
+        texts.append([result.token_ids for result in results])
+        is_drafted = sum(result.stats.steps for result in results) < sum(map(len, texts[-1]))
+        assert is_drafted == (proposer != "autoregressive")
     assert texts[1:] == texts[:1] * 2

@@ -90,7 +90,7 @@ def killed(folder: Path, stage: str, draw: random.Random, seconds: float) -> boo
 
 
 def run(folder: Path, kill: tuple[str, int] = ("none", 0), seed: int = 0, timeout: float | None = None) -> int:
-    """Train in a process of its own, unless the folder's run has ended; return the exit code.
+    """Train in a process of its own, unless the folder's run has ended; return the exit code: 0, or a kill's.
 
     Args:
         folder: of the head.
@@ -103,9 +103,12 @@ def run(folder: Path, kill: tuple[str, int] = ("none", 0), seed: int = 0, timeou
     if (folder / FIGURES).exists():
         return 0
     try:
-        return subprocess.run(command, check=False, timeout=timeout).returncode
+        code = subprocess.run(command, check=False, timeout=timeout).returncode
     except subprocess.TimeoutExpired:  # by SIGKILL
         return -signal.SIGKILL
+    if code not in (0, -signal.SIGKILL):
+        raise SystemExit(f"{folder}: the run failed with exit code {code}")
+    return code
 
 
 def clock() -> Any:

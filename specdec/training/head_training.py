@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, RequestError
 from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
@@ -61,6 +61,8 @@ def train_head(
         ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
             out.
     """
+    if settings and settings.text_share == 1:
+        raise RequestError("text_share=1 leaves no time to train: give a smaller one, or call write_own_text")
     settings = settings or HeadSettings()
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
     folder, watch = place.folder, watch or Watch()
@@ -78,8 +80,8 @@ def train_head(
         choice = _choice(model, settings, known, folder)
         _complete(own, checkpoint, watch, began, choice)
         kind = choice.kind(own.text.num_answer_tokens)
-        remedy = f"all files in {folder} are kept: free memory, or give a smaller --vocabulary"
-        with within_memory(f"{remedy}, and go on (--resume)"):
+        smaller = f"remove {folder / FILE} and give a smaller --vocabulary with --resume"
+        with within_memory(f"all files in {folder} are kept: free memory and go on (--resume), or {smaller}"):
             training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
             head = TimedTraining(training, own.text, settings, watch, place).run(began, checkpoint)
     if not head.is_interrupted:

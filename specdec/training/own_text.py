@@ -68,10 +68,12 @@ class OwnText:
         facts = self._read_facts()
         if facts.get("model") != place.digest:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
+        if set(facts.get("settings") or {}) == set(self._run["settings"]):
+            facts = {"command": settings.command} | facts  # which earlier versions didn't write
         if (command := facts.get("command")) != settings.command:
             raise RequestError(
                 f"the text in {folder} was written by {command or 'an earlier version'}, not by {settings.command}: "
-                "give another folder (--out)"
+                f"give another folder (--out), or remove {self.path}"
             )
         self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))
         self.num_at_begin = self.text.num_answer_tokens
@@ -180,7 +182,7 @@ class OwnText:
             self.note(0.0)  # text without the model's digest would belong to nobody
         with writing_to(self.path.parent):
             text.save(self.path)
-        lost = 0.0 if is_complete else rollout.records.num_lost_steps() / max(1, len(rollout.records.steps))
+        lost = 0.0 if is_complete else rollout.records.mean_lost_steps() / max(1, len(rollout.records.steps))
         self.note(seconds - lost * (seconds - self.seconds))
         return text
 

@@ -52,12 +52,12 @@ class Records:
         """The tokens of answers so far; waits for the device."""
         return int(self.answered)
 
-    def num_lost_steps(self) -> float:
-        """Return the steps of unfinished documents without an answer, which ``text`` leaves out, per row."""
+    def mean_lost_steps(self) -> float:
+        """Return the mean, over rows, of the steps of a document without an answer, which ``text`` leaves out."""
         return float(torch.where(self.is_answer, 0, self.pointer + self.num_free).float().mean())
 
-    def laws(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Temperatures and logarithms of min-p for the next tokens, (rows,) each."""
+    def distributions(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return temperatures and logarithms of min-p of the next tokens' distributions, (rows,) each."""
         settings = self.settings
         answer = torch.where(self.is_greedy, 0.0, settings.answer_temperature)
         temperatures = torch.where(self.is_answer, answer, settings.opening_temperature)

@@ -77,7 +77,7 @@ class Rollout:
                 and goes_on(self)
             ):
                 logits = self._logits(tokens)
-                tokens, ended = self.records.append(sampled(logits, self.records.laws(), self.generator))
+                tokens, ended = self.records.append(sampled(logits, self.records.distributions(), self.generator))
                 self.cache.lengths += 1
                 self.cache.lengths.masked_fill_(ended, len(self.script.prefix) - 1)
                 steps += 1
@@ -104,15 +104,17 @@ class Rollout:
             del ALL_ATTENTION_FUNCTIONS[name]
 
 
-def sampled(logits: torch.Tensor, laws: tuple[torch.Tensor, torch.Tensor], generator: torch.Generator) -> torch.Tensor:
+def sampled(
+    logits: torch.Tensor, distributions: tuple[torch.Tensor, torch.Tensor], generator: torch.Generator
+) -> torch.Tensor:
     """Draw a token per row by the Gumbel-max trick; a temperature of 0 gives the top token.
 
     Args:
         logits: (rows, vocab).
-        laws: (rows,) temperatures, and (rows,) logarithms of min-p.
+        distributions: (rows,) temperatures, and (rows,) logarithms of min-p.
         generator: the source of randomness.
     """
-    temperatures, log_min_p = laws
+    temperatures, log_min_p = distributions
     logits = logits.float()
     least = logits.amax(-1) + temperatures * log_min_p
     noise = torch.empty_like(logits).exponential_(generator=generator).clamp_min_(_LEAST_NOISE).log_()

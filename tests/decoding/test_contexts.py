@@ -1,5 +1,6 @@
 """Kept contexts: text that goes on from one is the text from scratch, and rows are held no longer than they may be."""
 
+import itertools
 import random
 from typing import Any
 
@@ -32,14 +33,15 @@ def next_prompt(rng: random.Random, text: list[int], vocab: int) -> list[int]:
 def conversations(kept: Generator, fresh: Generator, vocab: int, num_conversations: int) -> int:
     """Hold conversations with kept contexts against the same from scratch; the tokens that weren't computed again."""
     rng, num_reused = random.Random(3), 0
+    ways = itertools.cycle(itertools.product(STRATEGIES, (0.0, 1.0)))
     for _ in range(num_conversations):
         with kept.context() as context:
             text = [rng.randrange(vocab)]
             for _ in range(rng.randint(2, 5)):
-                prompt = next_prompt(rng, text, vocab)[-120:]
+                prompt, (proposer, temperature) = next_prompt(rng, text, vocab)[-120:], next(ways)
                 settings = {
-                    "proposer": rng.choice(STRATEGIES),
-                    "temperature": rng.choice([0.0, 1.0]),
+                    "proposer": proposer,
+                    "temperature": temperature,
                     "seed": rng.randrange(100),
                     "max_new_tokens": rng.randint(1, 14),
                 }

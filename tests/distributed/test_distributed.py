@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,19 @@ THIRDS = "LlamaConfig", {**families.SMALL, "hidden_size": 48, "num_attention_hea
 MODELS = {**families.TREES, "llama-thirds": THIRDS}
 processes = pytest.mark.processes
 # Ranks are forked from one process, which has imported what they need: that takes longer than most of what they do.
-_RANKS = multiprocessing.get_context("forkserver")
-_RANKS.set_forkserver_preload([run.__module__, "transformers.models.llama.modeling_llama"])
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload([run.__module__, "transformers.models.llama.modeling_llama"])
+# These are interpreters of their own, so each has sets of strings in another order.
+_SPAWNED = multiprocessing.get_context("spawn")
 
 
 class Rank:
     """A rank's process, and what it has written."""
 
-    def __init__(self, arguments: list[str], files: str) -> None:
+    def __init__(self, arguments: list[str], files: str, is_forked: bool) -> None:
         self._out, self._err = Path(f"{files}.out"), Path(f"{files}.err")
-        self.process: ForkServerProcess = _RANKS.Process(target=run, args=(arguments, self._out, self._err))
+        ranks = _FORKED if is_forked else _SPAWNED
+        self.process: BaseProcess = ranks.Process(target=run, args=(arguments, self._out, self._err))
         self.process.start()
 
     @property
@@ -57,14 +60,14 @@ class Rank:
 
 @contextmanager
 def started(
-    tmp_path: Path, family: str, split: str, name: str, seconds: float = 60.0, size: int = 2
+    tmp_path: Path, family: str, split: str, name: str, seconds: float = 60.0, size: int = 2, is_forked: bool = True
 ) -> Iterator[list[Rank]]:
     """Some ranks at work with a family's model; whatever is left of them is ended."""
     folder, meet = tmp_path / family, tmp_path / f"meet-{name}-{split}"
     if not folder.exists():
         families.make(*MODELS[family]).save_pretrained(folder)
     ranks = [
-        Rank([str(rank), str(size), str(meet), str(folder), split, name, str(seconds)], f"{meet}-{rank}")
+        Rank([str(rank), str(size), str(meet), str(folder), split, name, str(seconds)], f"{meet}-{rank}", is_forked)
         for rank in range(size)
     ]
     try:
@@ -76,9 +79,11 @@ def started(
             rank.process.close()
 
 
-def found_by(tmp_path: Path, family: str, split: str, name: str, size: int = 2) -> dict[str, Any]:
+def found_by(
+    tmp_path: Path, family: str, split: str, name: str, size: int = 2, is_forked: bool = True
+) -> dict[str, Any]:
     """Rank 0's findings, once all have ended well."""
-    with started(tmp_path, family, split, name, size=size) as ranks:
+    with started(tmp_path, family, split, name, size=size, is_forked=is_forked) as ranks:
         codes = [rank.end(240) for rank in ranks]
         assert codes == [0] * size, "\n".join(rank.err for rank in ranks)
         found: dict[str, Any] = json.loads(ranks[0].out.splitlines()[-1])
@@ -96,7 +101,7 @@ def found_by(tmp_path: Path, family: str, split: str, name: str, size: int = 2) 
     ],
 )
 def test_every_strategy_writes_the_text_of_one_process(tmp_path: Path, family: str, split: str) -> None:
-    found = found_by(tmp_path, family, split, "texts")
+    found = found_by(tmp_path, family, split, "texts", is_forked=(family, split) != ("llama", "branches"))
     assert found["wrong"] == []
     if family != "qwen3_moe":  # whose experts are multiplied in groups, so that one process has none, either
         assert found["numerics"] == "exact, bit-exact"

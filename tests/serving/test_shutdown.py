@@ -36,9 +36,9 @@ def serving(log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
 
 def test_whatever_is_opened_others_are_served_until_a_signal_after_which_what_was_accepted_ends(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with serving(log) as (started, line):
+    with serving(log) as (started, line), ExitStack() as stack:
         url = line[line.index("http://") :].strip()
-        _open_more_than_fit(url)
+        _open_more_than_fit(stack, url)
         written = log.read_text().partition(line)[2]
         assert len(written) < 10_000, written[:2000]
         for each in written.strip().splitlines():
@@ -46,15 +46,14 @@ def test_whatever_is_opened_others_are_served_until_a_signal_after_which_what_wa
         _end_by_a_signal(started, url)
 
 
-def _open_more_than_fit(url: str) -> None:
+def _open_more_than_fit(stack: ExitStack, url: str) -> None:
     """Open more connections than the process has descriptors, which send nothing or no request."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     address = (host, int(port))
-    with ExitStack() as stack:
-        for content in (b"", HALF_HEADER, b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"):
-            for _ in range(101):
-                opened(stack, address, content)
-            assert healthy(address)
+    for content in (b"", HALF_HEADER, b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"):
+        for _ in range(101):
+            opened(stack, address, content)
+        assert healthy(address)
 
 
 def _end_by_a_signal(started: "subprocess.Popen[bytes]", url: str) -> None:

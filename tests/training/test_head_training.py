@@ -258,23 +258,31 @@ def interrupt(stage: str, after: int) -> Callable[[Progress], object]:
 
 
 def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_path: Path) -> None:
+    seen = Seen(interrupt("text", 40))
     with pytest.raises(KeyboardInterrupt):
-        train(Seen(interrupt("text", 40)), tmp_path)
-    written = Text.load(tmp_path / "text.npz")
+        train(seen, tmp_path)
+    written, facts = Text.load(tmp_path / "text.npz"), tmp_path / "text.json"
     assert written.num_answer_tokens > 1000
+    spent = seen.watch.clock() - 0.5  # a reading before the run, and this one
+    num_kept = len(written.tokens) - len(written)  # without the prefix, which is one token
+    kept_share = num_kept / (16 * len(seen.reports) * SETTINGS.num_rows)  # a report after 16 steps
+    assert kept_share <= json.loads(facts.read_text())["seconds"] / spent < 1, "equal texts, kept once, count as time"
     with pytest.raises(RequestError, match="--resume"):
         train(Seen(), tmp_path)
     with pytest.raises(RequestError, match="another model"):
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
-    with pytest.raises(RequestError, match="by specdec train head, not by specdec train consistency: give another"):
-        train_consistency(model(), trained(), tmp_path, ConsistencySettings(minutes=0.001), resume=True)
+    for writer in ("specdec train head", "an earlier version"):
+        remedy = rf"give another folder \(--out\), or remove {tmp_path}/text.npz$"
+        with pytest.raises(RequestError, match=rf"by {writer}, not by specdec train consistency: {remedy}"):
+            train_consistency(model(), trained(), tmp_path, ConsistencySettings(minutes=0.001), resume=True)
+        known = json.loads(facts.read_text())
+        facts.write_text(json.dumps({name: fact for name, fact in known.items() if name != "command"}))
     interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
     assert interrupted.is_interrupted
     longer = Text.load(tmp_path / "text.npz")
     assert len(longer) > len(written)
     assert all(begins(longer.document(index), written.document(index)) for index in range(len(written)))
     before = load_file(tmp_path / "model.safetensors")
-    facts = tmp_path / "text.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"seconds": 1e4}))  # it was paused while it wrote
     (tmp_path / "training.safetensors").unlink()
     seen = Seen(interrupt("training", 0))
@@ -495,6 +503,7 @@ def _ends_at_once() -> LlamaForCausalLM:
         ({"tokenizer": None}, RequestError, "needs the model's tokenizer"),
         ({"prompts": [[5]]}, RequestError, "no prompt has"),
         ({"model": _ends_at_once(), "prompts": [[7, 8]]}, ModelError, r"ends nearly every text at once|too little"),
+        ({"settings": SETTINGS.model_copy(update={"text_share": 1.0})}, RequestError, "or call write_own_text"),
         ({"settings": SETTINGS.model_copy(update={"minutes": 0.001})}, ModelError, "too little to train on"),
         ({"model": model(num_hidden_layers=1)}, ModelError, "has 1 layers"),
     ],

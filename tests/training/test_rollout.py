@@ -79,8 +79,8 @@ def test_lost_steps_are_those_whose_tokens_the_text_leaves_out() -> None:
     rollout = Rollout(model(), CHAT, settings, torch.Generator().manual_seed(2))
     text = rollout.write(10**6, 60.0, lambda _: next(checks, False))
     kept = len(text.tokens) - len(CHAT.prefix) * len(text)
-    assert rollout.records.num_lost_steps() == pytest.approx(len(rollout.records.steps) - kept / 6)
-    assert rollout.records.num_lost_steps() > 1
+    assert rollout.records.mean_lost_steps() == pytest.approx(len(rollout.records.steps) - kept / 6)
+    assert rollout.records.mean_lost_steps() > 1
 
 
 def documents(text: Text) -> set[bytes]:
