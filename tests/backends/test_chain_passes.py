@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specdec import Generator
+from specdec.backends import stateful_cache
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.chain_passes import causal_masks
 from specdec.backends.hf import HFBackend
@@ -33,8 +34,15 @@ def chain(root: int, num_drafted: int) -> DraftTree:
     return tree
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "mamba", "nemotron_h"])
-def test_a_plain_step_of_rows_of_any_length_is_one_pass(name: str) -> None:
+PLAIN = [*[(name, 1 << 30) for name in ("lfm2", "qwen3_next", "mamba", "nemotron_h")], ("mamba2", 0), ("nemotron_h", 0)]
+
+
+@pytest.mark.parametrize(("name", "most_bytes"), PLAIN)
+def test_a_plain_step_of_rows_of_any_length_is_one_pass(
+    name: str, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for Mamba-2's states after each token as well: rows' states aren't lost to padding."""
+    monkeypatch.setattr(stateful_cache, "_MOST_BYTES", most_bytes)
     model, prompts = made(name), texts(3)
     generator = Generator(model, proposer="autoregressive", max_batch_size=3)
     fed = counted(model)
