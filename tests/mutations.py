@@ -578,7 +578,7 @@ MUTATIONS = (
         "rows padded although there is no room for the states after each token",
         "specdec/backends/stateful_cache.py",
         (("and not (is_cuttable and self._has_room)", "and not is_cuttable"),),
-        (f"{JOINED}::test_a_plain_step_of_rows_of_any_length_is_one_pass",),
+        (f"{JOINED}::test_a_prompt_and_a_plain_step_move_every_rows_checkpoint_whatever_room_states_have",),
     ),
     Mutation(
         "the state of another row of the same pass",
