@@ -581,6 +581,12 @@ MUTATIONS = (
         (f"{JOINED}::test_a_padded_row_keeps_its_checkpoint",),
     ),
     Mutation(
+        "rows padded although there is no room for the states after each token",
+        "specdec/backends/stateful_cache.py",
+        (("and not (is_cuttable and self._has_room)", "and not is_cuttable"),),
+        (f"{JOINED}::test_a_prompt_and_a_plain_step_move_every_rows_checkpoint_whatever_room_states_have",),
+    ),
+    Mutation(
         "the state of another row of the same pass",
         "specdec/backends/stateful_cache.py",
         (("state.of_row(index, num_padding)", "state.of_row(0, num_padding)"),),
@@ -613,7 +619,7 @@ MUTATIONS = (
     Mutation(
         "passes of rows that share none, for nothing",
         "specdec/strategies/merging/pending_costs.py",
-        (("fixed = cost(alone, 0)", "fixed = 0.0"),),
+        (("fixed, others = cost(alone, 0, num_others), 0", "fixed, others = 0.0, 0"),),
         ("tests/strategies/merging/test_pending.py",),
     ),
     Mutation(

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from specdec.models.architecture import RECURRENT, STATES
 from specdec.models.shared_passes import MOST_PENDING, shared_passes
 
 _CHUNK = 256  # tokens of a pass that rereads a text
-_MOST_BYTES = 1 << 30  # of the states after each token of a pass
+_MOST_BYTES = 1 << 30  # of the states after each token, in all passes of a step
 _CHEAPER = 8  # at least: a token of a wide pass costs this much less than a pass over one
 _NONE: Mapping[int, StateLayer] = {}
 
@@ -62,6 +63,7 @@ class StatefulCache(RaggedCache):
         self._wide = wide
         self._is_prompt = self._continues_scan = self._finds_each = False  # of the pass being run, as are the following
         self._width = 0
+        self._has_room = True  # for the states after each token of the step's short passes
         self._rows: list[RowStates] = []
         self._checkpoint_bytes = 0  # of one; not known before the first pass
         self._is_recurrent = bool(set(kinds) & RECURRENT)
@@ -77,6 +79,7 @@ class StatefulCache(RaggedCache):
 
     def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
         readings = [self._begin(row, chain) for row, chain in chains.items()]
+        self._has_room = self._bytes_of_each(readings) <= _MOST_BYTES
         # Rows with more passes begin earlier, so that all rows' last ones, over the drafts, come together.
         for num_left in range(max(len(reading.stops) for reading in readings), 0, -1):
             due = [reading for reading in readings if len(reading.stops) == num_left]
@@ -119,6 +122,12 @@ class StatefulCache(RaggedCache):
         stops = [*range(begin + _CHUNK, certain - 1, _CHUNK), certain] if is_long or has_own_prompt else []
         return dict.fromkeys([*stops, end])
 
+    def _bytes_of_each(self, readings: Sequence[Reading]) -> int:
+        """Return the bytes that the states before and after each token of all short passes take at most."""
+        bounds = [pair for each in readings for pair in pairwise([each.before.length, *each.stops])]
+        short = [stop - start for start, stop in bounds if stop - start <= self._most_single]
+        return len(short) * (1 + max(short, default=0)) * self._checkpoint_bytes
+
     def _joined(self, readings: Sequence[Reading]) -> Iterator[Sequence[Reading]]:
         """Yield the rows that share a pass: all start from a state or none does, and padding costs less than a pass.
 
@@ -128,7 +137,7 @@ class StatefulCache(RaggedCache):
         groups = defaultdict[Hashable, list[Reading]](list)
         for reading in sorted(readings, key=lambda each: -each.num_next):
             is_cuttable = reading.num_next <= self._most_cuttable
-            is_unpadded = not is_cuttable and reading.stops[0] <= reading.certain
+            is_unpadded = reading.stops[0] <= reading.certain and not (is_cuttable and self._has_room)
             unpadded = reading.num_next if is_unpadded else None
             groups[bool(reading.before.layers), reading.is_prompt, is_cuttable, unpadded].append(reading)
         for group in groups.values():
@@ -162,7 +171,7 @@ class StatefulCache(RaggedCache):
 
         False if the states after each token would take too much memory.
         """
-        return len(readings) * (1 + width) * self._checkpoint_bytes <= _MOST_BYTES and any(
+        return self._has_room and any(
             each.num_next < width or (each.stops[0] > each.certain and self._rows[each.row].expects_rejection)
             for each in readings
         )

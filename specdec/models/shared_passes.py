@@ -41,7 +41,9 @@ def shared_passes(lengths: Sequence[int], is_shared: bool = True) -> Iterator[ra
 def passes_of_step(pending: Sequence[int], has_draft: Sequence[bool]) -> tuple[list[Pass], list[Pass]]:
     """Return the passes of a step of a model with recurrent states.
 
-    Rows without a draft, whose checkpoints move, aren't padded. ``StatefulCache`` does the same.
+    Rows without a draft, whose checkpoints move, aren't padded. ``StatefulCache`` does the same, with two exceptions
+    that aren't modelled: Mamba-2's rows on a CPU are padded without drafts too, and rows that can't share passes are
+    read alone.
 
     Args:
         pending: each row's committed tokens that are read again.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specdec import Generator
+from specdec.backends import stateful_cache
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.chain_passes import causal_masks
 from specdec.backends.hf import HFBackend
@@ -69,6 +70,32 @@ def test_drafts_of_rows_share_a_pass_although_other_tokens_are_pending() -> None
         expected = families.plain_logits(model, text)[-len(tree) :]
         found = torch.stack([output.rows[row].logits(node) for node in range(len(tree))])
         assert float((found - expected).abs().max()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("name", ["mamba2", "nemotron_h"])
+def test_a_prompt_and_a_plain_step_move_every_rows_checkpoint_whatever_room_states_have(
+    name: str, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is padded without room for the states after each token would read its text again."""
+    monkeypatch.setattr(stateful_cache, "_MOST_BYTES", most_bytes)
+    model = made(name)
+    target = Target(examine(HFBackend.load(model, compiler)), compiler)
+    rows = {target.open(capacity=64): list(range(2, 2 + length)) for length in (9, 5, 7)}
+    first = target.open(capacity=64)
+    target.read_all(first, [3, 4, 5])  # so that the size of a state is known
+    target.release(first)
+    fed, trees = counted(model), {row: chain(text[-1], 2) for row, text in rows.items()}
+    planned = target.compile(trees, {row: text[:-1] for row, text in rows.items()})
+    output = target.forward(planned)
+    for row, text in rows.items():
+        expected = families.plain_logits(model, text)[-1]
+        assert float((output.rows[row].logits(ROOT) - expected).abs().max()) <= TOLERANCE
+    for _ in range(2):
+        target.keep(planned, dict.fromkeys(rows, (ROOT,)))
+        planned = target.compile({row: chain(10, 0) for row in rows})
+        target.forward(planned)
+    assert fed[-1] == len(rows)  # the second plain step reads nothing again
 
 
 def test_rows_share_passes_such_that_all_take_the_least_time() -> None:

@@ -27,6 +27,10 @@ class CostTable:
     marginal: Sequence[float]
     min_marginal: float
 
+    def over_plain(self, size: int) -> float:
+        """Return what a step of a size costs more than one of size 1; sizes beyond the table's cost as its last."""
+        return self.costs[min(size, len(self.costs) - 1)] - self.costs[1]
+
     @classmethod
     def of(cls, costs: Sequence[float]) -> "CostTable":
         """The table of some costs. Marginal costs are the slopes of the lower convex hull as seen from each size."""

@@ -144,7 +144,7 @@ class Growth:
             self._constraint_states.append(self._constraint_state(node))
         candidates: Mapping[int, AcceptanceRate] = {}
         states: list[Any] = [None] * self._num_sources
-        token = self.tokens[node]
+        token, vocab_size = self.tokens[node], self._vocab_size
         for index, source in self._growing:
             try:
                 if above is None:
@@ -154,6 +154,9 @@ class Growth:
                 if state is None:
                     continue
                 proposed = dict(source.candidates(state))
+                if proposed and not (min(proposed) >= 0 and max(proposed) < vocab_size):
+                    wrong = next(each for each in proposed if not 0 <= each < vocab_size)
+                    raise PluginError(f"proposed token {wrong}, outside the vocabulary of {vocab_size}")
             except Exception as error:  # a third party's code
                 self._leave_out(index, error)
                 continue
@@ -188,29 +191,15 @@ class Growth:
         else:
             room = 1 if self._is_chain else self._max_nodes + 1 - len(self.tokens)
         least = self._least if len(frontier) < room else -frontier[-1][0] if room else 1.0
-        vocab_size = self._vocab_size
         for token, rate in candidates.items():
             probability = path_probability * rate.value
             if probability > least:
-                if not 0 <= token < vocab_size:
-                    self._leave_out_wrong(node)
-                    continue
                 order += 1
                 insort(frontier, (-probability, order, node, token, rate))
                 if len(frontier) >= room:
                     del frontier[room:]
                     least = -frontier[-1][0]
         self._num_found = order
-
-    def _leave_out_wrong(self, node: int) -> None:
-        """Leave out the sources that propose tokens outside the vocabulary after a node."""
-        for index, source in self._growing:
-            state = self._states[node][index]
-            proposed = () if state is None else dict(source.candidates(state))
-            wrong = [token for token in proposed if not 0 <= token < self._vocab_size]
-            if wrong:
-                fault = f"proposed token {wrong[0]}, outside the vocabulary of {self._vocab_size}"
-                self._leave_out(index, PluginError(fault))
 
     def _close(self) -> None:
         """Add the empty entries of a node that was just taken, and that nothing may follow."""

@@ -15,7 +15,7 @@ def table_of_step(costs: CostModel, pending: Sequence[int], has_draft: Sequence[
     Args:
         pending: each row's committed tokens that are read again.
         has_draft: whether the row has draft tokens, unless the step is a plain one.
-        num_others: rows of other strategies; they count in the first pass.
+        num_others: rows of other strategies; they count in the step's first pass.
     """
     num_rows = len(pending) + num_others
     table, (alone, joined) = costs.table(num_rows), passes_of_step(pending, has_draft)
@@ -23,8 +23,8 @@ def table_of_step(costs: CostModel, pending: Sequence[int], has_draft: Sequence[
     if len(joined) == 1 and not alone and len(set(pending)) == 1:
         return CostTable(table.costs[most:], table.marginal[most:], table.min_marginal)
 
-    def cost(passes: Sequence[Pass], size: int) -> float:
-        total, others = 0.0, num_others
+    def cost(passes: Sequence[Pass], size: int, others: int) -> float:
+        total = 0.0
         for number, num_tokens in passes:
             own = costs.table(number + others).costs
             width = max(1, min(num_tokens + size, len(own) - 1))
@@ -33,6 +33,6 @@ def table_of_step(costs: CostModel, pending: Sequence[int], has_draft: Sequence[
         return total
 
     plain, _ = passes_of_step(pending, [False] * len(pending))
-    fixed = cost(alone, 0)
-    drafted = [fixed + cost(joined, size) for size in range(2, len(table.costs) - most)]
-    return CostTable.of([0.0, cost(plain, 0), *drafted])
+    fixed, others = cost(alone, 0, num_others), 0 if alone else num_others
+    drafted = [fixed + cost(joined, size, others) for size in range(2, len(table.costs) - most)]
+    return CostTable.of([0.0, cost(plain, 0, num_others), *drafted])

@@ -198,7 +198,7 @@ class SpeedupSizer(DraftSizer):
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
                 best, speed, num_kept, num_expected = size, speed_up, len(taken), 1.0 + gained
         self._reread_now = costs[best] - table.costs[best]
-        reread = table.costs[min(1 + max(self._pending, default=0), len(table.costs) - 1)] - table.costs[1]
+        reread = table.over_plain(1 + max(self._pending, default=0))
         if best > 1 and self._moves(costs[1] - reread, 1.0 / speed - self._reread_now / num_expected):
             best, num_kept = 1, 0
         self.cost = costs[best]
@@ -217,7 +217,7 @@ class SpeedupSizer(DraftSizer):
         """
         if not self._leaves_pending:
             return 0.0
-        return (1.0 - probability) * (table.costs[min(2 + round(gained), len(table.costs) - 1)] - table.costs[1])
+        return (1.0 - probability) * table.over_plain(2 + round(gained))
 
     def _moves(self, plain: float, per_token: float) -> bool:
         """Return True if a plain step is to move the checkpoint.

@@ -35,7 +35,7 @@ class SuffixTrie:
         records: of each node, from the place that is its number: the number of tokens of its n-gram; at ``SHORTER`` the
             node of the n-gram without its first token; at ``COUNT`` the number of its occurrences; from ``RANKED`` on
             ``NUM_RANKED`` top followers, most frequent first and of equals the most recent first, ``BREAK`` where there
-            are fewer; and the counts of these followers. The empty n-gram has no followers there.
+            are fewer; and the counts of these followers. Neither count nor followers are kept for the empty n-gram.
     """
 
     def __init__(self, depth: int) -> None:

@@ -1,6 +1,7 @@
 """The growth of drafts: the likeliest nodes, for any sources; and what is learnt from the committed tokens."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -154,6 +155,16 @@ def test_a_source_that_fails_is_told_of_and_the_others_go_on() -> None:
     assert told == ["out of order"]
     with pytest.raises(RuntimeError, match="out of order"):
         Growth(sources, request(), ROOMY).take()
+
+
+@pytest.mark.parametrize("token", [-1, 10, None, "text"])
+def test_a_source_that_proposes_what_is_no_token_of_the_vocabulary_is_left_out_alone(token: Any) -> None:
+    told, wrong = list[int](), {token: AcceptanceRate(0.01)}  # less probable than all else
+    sources = [Table({(): {1: AcceptanceRate(0.5)}, (1,): {2: AcceptanceRate(0.5)}}), Table({(1,): wrong})]
+    growth = Growth(sources, request(), Budget(2, 99, 100), on_failure=lambda index, _: told.append(index))
+    growth.take_all()
+    assert growth.tree(9).tokens == [9, 1, 2]
+    assert told == [1]
 
 
 @given(outcomes=st.lists(st.booleans(), min_size=1, max_size=60))
