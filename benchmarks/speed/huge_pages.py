@@ -1,4 +1,4 @@
-"""What huge pages gain: a model's plain steps before and after its memory is collapsed, in one process.
+"""A model's plain steps before and after its memory is collapsed into huge pages, in one process.
 
     python -m benchmarks huge_pages --model smollm2 [--backend openvino] [--tokens 96] [--texts 3]
     python -m benchmarks widened --shape 1b --num-tokens 0 --out build/1b    # a larger model for it

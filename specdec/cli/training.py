@@ -18,7 +18,7 @@ from specdec.cli.training_progress import naming_saved_text, training_progress
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
-    from specdec.training import TrainedHead
+    from specdec.training import HeadSettings, TrainedHead
     from specdec.training.script import Script
     from specdec.training.text import Text as TrainingText
     from specdec.training.text_export import Layout
@@ -92,20 +92,7 @@ def train(
             console.print(_export(*exported, text, script, tokenizer), soft_wrap=True)
             return
         head = train_head(loaded, tokenizer, out, settings, tokens, run.resume, watch)
-    commands = _Commands(
-        {
-            "model": model,
-            "kind": settings.kind,
-            "minutes": f"{run.minutes:g}",
-            "out": out,
-            "device": run.device,
-            "dtype": run.dtype,
-            "vocabulary": vocabulary,
-            "prompts": run.prompts,
-            "seed": run.seed,
-            "threads": run.threads,
-        }
-    )
+    commands = _Commands.of(model, settings, out, run)
     _print(console, head, commands)
     if has_report:
         seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * run.minutes)
@@ -136,6 +123,22 @@ class _Commands:
     """Commands for a head that was trained with these options; None leaves one out."""
 
     options: Mapping[str, object]
+
+    @classmethod
+    def of(cls, model: str, settings: "HeadSettings", out: Path | None, run: TrainingRun) -> "_Commands":
+        options = {
+            "model": model,
+            "kind": settings.kind,
+            "minutes": f"{run.minutes:g}",
+            "out": out,
+            "device": run.device,
+            "dtype": run.dtype,
+            "vocabulary": settings.draft_vocab_size,
+            "prompts": run.prompts,
+            "seed": run.seed,
+            "threads": run.threads,
+        }
+        return cls(options)
 
     def train(self) -> str:
         return f"specdec train head {self._with(*self.options)}"

@@ -1,4 +1,4 @@
-"""Which rows of models with states share a pass, and how many passes a step over drafts has."""
+"""Passes that rows of models with states share, and the passes of a step over drafts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a strategy may use of the target when it is bound: model, tokenizer and costs."""
+"""The target as a strategy may use it when it is bound: model, tokenizer and costs."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

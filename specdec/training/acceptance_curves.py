@@ -23,7 +23,7 @@ MEASURED_KINDS = tuple(_CURVES)
 
 
 def expected_acceptance(kind: str, num_answer_tokens: int) -> tuple[float, ...]:
-    """Return the acceptance by depth of a head of SmolLM2 that was trained on so much text.
+    """Return the acceptance by depth of a head of SmolLM2 that was trained on that much text.
 
     Linear in the logarithm of the number of tokens. Outside the points of another kind, its acceptance is assumed to
     grow as EAGLE-3's does; outside EAGLE-3's, none grows.

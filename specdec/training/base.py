@@ -150,7 +150,7 @@ class HeadTraining(ABC):
 
     @abstractmethod
     def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
-        """Return a function that drafts a chain of so many tokens, (tokens,) target ids, as the kind's strategy does.
+        """Return a function from a length to a chain of that many target ids, drafted as the kind's strategy drafts.
 
         For timing: the head isn't trained afterwards. It runs in the dtype of its parameters.
 

@@ -61,9 +61,9 @@ def train_head(
         ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
             out.
     """
-    if settings and settings.text_share == 1:
-        raise RequestError("text_share=1 leaves no time to train: give a smaller one, or call write_own_text")
     settings = settings or HeadSettings()
+    if settings.text_share == 1:
+        raise RequestError("text_share=1 leaves no time to train: give a smaller one, or call write_own_text")
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
     folder, watch = place.folder, watch or Watch()
     vocab_size = len(model.get_input_embeddings().weight)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class TrainingPlan(ABC):
-    """What is trained on the text of a run."""
+    """The training on the text of a run."""
 
     __slots__ = ()
 

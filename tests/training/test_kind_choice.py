@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from specdec.errors import ModelError
 from specdec.heads.medusa import MedusaRunner
@@ -21,17 +21,14 @@ from specdec.training.head_plan import HeadPlan
 from specdec.training.kind_choice import KindChoice, predict_speeds
 from specdec.training.kinds import KINDS
 from tests.support.random_heads import reference_of
+from tests.support.target_of_heads import KEPT, target_of_heads
 
-VOCAB, KEPT = 48, torch.arange(1, 48, 2)
 TICK = 0.01  # seconds
 
 
 @pytest.fixture(scope="module", name="model")
 def _model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(vocab_size=VOCAB, num_hidden_layers=7, initializer_range=0.3, **sizes)
-    return LlamaForCausalLM(config).eval().requires_grad_(False)
+    return target_of_heads()
 
 
 def costs(eagle3: float, medusa: float) -> DraftCosts:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.eagle3_training import Eagle3Training
@@ -18,16 +18,12 @@ from specdec.training.packing import PackedRows
 from specdec.training.target import TargetStates
 from tests.support.medusa_reference import reference_log_probs
 from tests.support.p_eagle_reference import p_eagle_log_probs
-
-VOCAB, KEPT = 48, torch.arange(1, 48, 2)
+from tests.support.target_of_heads import KEPT, VOCAB, target_of_heads
 
 
 @pytest.fixture(scope="module", name="model")
 def _model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(vocab_size=VOCAB, num_hidden_layers=7, initializer_range=0.3, **sizes)
-    return LlamaForCausalLM(config).eval().requires_grad_(False)
+    return target_of_heads()
 
 
 def randomised(training: HeadTraining) -> HeadTraining:
