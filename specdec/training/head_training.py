@@ -11,6 +11,7 @@ from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
 from specdec.training.disk import prepare_folder, writing_to
+from specdec.training.faster_copy import faster_copy
 from specdec.training.kind_choice import KindChoice
 from specdec.training.kinds import KINDS
 from specdec.training.memory import within_memory
@@ -82,7 +83,7 @@ def train_head(
         kind = choice.kind(own.text.num_answer_tokens)
         smaller = f"remove {folder / FILE} and give a smaller --vocabulary with --resume"
         with within_memory(f"all files in {folder} are kept: free memory and go on (--resume), or {smaller}"):
-            training = kind.untrained(model, draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
+            training = kind.untrained(faster_copy(model), draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
             head = TimedTraining(training, own.text, settings, watch, place).run(began, checkpoint)
     if not head.is_interrupted:
         with writing_to(folder):

@@ -14,6 +14,7 @@ from specdec.errors import ModelError, RequestError
 from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
 from specdec.training.disk import writing_to
+from specdec.training.faster_copy import faster_copy
 from specdec.training.memory import MemoryExhaustedError, within_memory
 from specdec.training.place import Place, differences, run_identity
 from specdec.training.progress import Plan, Progress, TrainingPlan, Watch
@@ -126,10 +127,12 @@ class OwnText:
             seconds = 60 * self.settings.minutes - (watch.clock() - began)
             watch.on_plan(self.plan_without_text(seconds / 60, training))
             return
-        rollout = _rollout_settings(self.model, self.script, self.settings)
+        with within_memory(f"the copy that writes text doesn't fit: {_REMEDY}"):
+            model = faster_copy(self.model)
+        rollout = _rollout_settings(model, self.script, self.settings)
         while True:
             try:
-                self._write(rollout, watch, began, training)
+                self._write(model, rollout, watch, began, training)
                 break
             except MemoryExhaustedError:
                 if rollout.num_rows <= _FEWEST_ROWS:
@@ -145,16 +148,18 @@ class OwnText:
         planned = training and training(num_written)
         return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, planned)
 
-    def _write(self, settings: RolloutSettings, watch: Watch, began: float, training: TrainingFor | None) -> None:
-        """Write with one rollout; what it has written is saved in any case.
+    def _write(
+        self, model: Any, settings: RolloutSettings, watch: Watch, began: float, training: TrainingFor | None
+    ) -> None:
+        """Write with one rollout of ``model``; what it has written is saved in any case.
 
         Raises:
             MemoryExhaustedError: memory ran out; the text so far is in ``text``.
         """
         seed = self.settings.seed + len(self.text) + len(self.text.tokens)  # or a resumed run would repeat itself
-        generator = torch.Generator(self.model.device).manual_seed(seed)
+        generator = torch.Generator(model.device).manual_seed(seed)
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
-            rollout = Rollout(self.model, self.script, settings, generator)
+            rollout = Rollout(model, self.script, settings, generator)
         writing = _Writing(self, settings, watch, began, training)
         is_complete = False
         with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume)"):

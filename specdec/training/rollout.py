@@ -115,8 +115,27 @@ def sampled(
         generator: the source of randomness.
     """
     temperatures, log_min_p = distributions
-    logits = logits.float()
-    least = logits.amax(-1) + temperatures * log_min_p
-    noise = torch.empty_like(logits).exponential_(generator=generator).clamp_min_(_LEAST_NOISE).log_()
-    scores = noise.mul_(-temperatures[:, None]).add_(logits)
+    least = logits.amax(-1).float() + temperatures * log_min_p
+    if logits.device.type == "cpu":
+        return _of_candidates(logits, temperatures, least, generator)
+    logits = logits.float()  # on a GPU all tokens get noise: to count the candidates would wait for the device
+    scores = _noise(logits, generator).mul_(-temperatures[:, None]).add_(logits)
     return scores.masked_fill_(logits < least[:, None], float("-inf")).argmax(-1)
+
+
+def _of_candidates(
+    logits: torch.Tensor, temperatures: torch.Tensor, least: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """Draw noise for the tokens of ``least`` logits or more alone: a few in each row, of some 50,000."""
+    rows, tokens = (logits >= least[:, None]).nonzero(as_tuple=True)
+    candidates = logits[rows, tokens].float()
+    scores = candidates - temperatures[rows] * _noise(candidates, generator)
+    best = scores.new_full((len(logits),), float("-inf")).scatter_reduce_(0, rows, scores, "amax")
+    is_drawn = scores == best[rows]
+    drawn = tokens.new_full((len(logits),), logits.shape[1])
+    return drawn.scatter_reduce_(0, rows[is_drawn], tokens[is_drawn], "amin")  # of equal scores, the first token
+
+
+def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return negated Gumbel noise of a tensor's shape."""
+    return torch.empty_like(like).exponential_(generator=generator).clamp_min_(_LEAST_NOISE).log_()
