@@ -10,15 +10,19 @@ from torch.nn import Parameter
 def faster_copy(target: Any) -> Any:
     """Return what stands for a target while text is written and heads are trained.
 
-    On a CPU with bfloat16 instructions that is a copy in bfloat16 of a target in float32: it writes six times as much
-    text, and computes states and distributions in 0.4 of the time. Heads trained with it draft for the target.
+    On a CPU with bfloat16 instructions that is a copy in bfloat16 of a target in float32: it writes text and computes
+    states two and a half times as fast. Heads trained with it draft for the target.
     """
-    is_faster = target.device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    if target.dtype != torch.float32 or not is_faster:
+    if target.dtype != torch.float32 or not computes_in_bfloat16(target.device):
         return target
     # Buffers keep their dtype: rotary frequencies need it.
     rounded = {id(each): _rounded(each) for each in target.parameters()}
     return deepcopy(target, memo=rounded)
+
+
+def computes_in_bfloat16(device: torch.device) -> bool:
+    """Return True for a CPU with bfloat16 instructions."""
+    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
 
 
 def _rounded(parameter: Parameter) -> Parameter:

@@ -83,7 +83,8 @@ def train_head(
         kind = choice.kind(own.text.num_answer_tokens)
         smaller = f"remove {folder / FILE} and give a smaller --vocabulary with --resume"
         with within_memory(f"all files in {folder} are kept: free memory and go on (--resume), or {smaller}"):
-            training = kind.untrained(faster_copy(model), draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size))
+            vocabulary = draft_vocabulary(own.text, vocab_size, settings.draft_vocab_size)
+            training = kind.untrained(faster_copy(model), vocabulary)
             head = TimedTraining(training, own.text, settings, watch, place).run(began, checkpoint)
     if not head.is_interrupted:
         with writing_to(folder):

@@ -40,7 +40,8 @@ class Records:
         self.forced = torch.zeros(rows, width, dtype=torch.long, device=device)
         self.pointer, self.num_forced, self.num_free, self.limit = (self._zeros() for _ in range(4))
         self.is_answer = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.is_greedy = self.is_answer.clone()
+        self.is_greedy, self.has_answer = self.is_answer.clone(), self.is_answer.clone()
+        self.num_steps = self._zeros()  # of each row's document
         self.answered = torch.zeros((), dtype=torch.long, device=device)
         self.steps: list[torch.Tensor] = []
         self._begin(~self.is_answer)
@@ -54,7 +55,7 @@ class Records:
 
     def mean_lost_steps(self) -> float:
         """Return the mean, over rows, of the steps of a document without an answer, which ``text`` leaves out."""
-        return float(torch.where(self.is_answer, 0, self.pointer + self.num_free).float().mean())
+        return float(self.num_steps.masked_fill(self.has_answer, 0).float().mean())
 
     def distributions(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return temperatures and logarithms of min-p of the next tokens' distributions, (rows,) each."""
@@ -81,6 +82,8 @@ class Records:
         ended = ended | lost
         self.steps.append((token | answers * _ANSWER | ended * _END).int())
         self.answered += answers.sum()
+        self.has_answer |= answers
+        self.num_steps += 1
         self._begin(ended)
         return token.masked_fill(ended, self.prefix_end), ended
 
@@ -114,6 +117,8 @@ class Records:
         self.limit = torch.where(rows, limits, self.limit)
         self.is_greedy = torch.where(rows, greedy, self.is_greedy)
         self.is_answer &= ~rows
+        self.has_answer &= ~rows
+        self.num_steps.masked_fill_(rows, 0)
         self.pointer.masked_fill_(rows, 0)
         self.num_free.masked_fill_(rows, 0)
 
