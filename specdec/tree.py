@@ -238,7 +238,7 @@ class DraftTree:
                 return {node: place[between] for node, between in inner.items() if between in place}
         return None
 
-    def part(self, nodes: Iterable[int]) -> "DraftTree":
+    def subtree(self, nodes: Iterable[int]) -> "DraftTree":
         """The subtree of the root and some nodes, ascending, each after its parent.
 
         Without some of its sampled nodes, the subtree's draws have no true q.
@@ -267,7 +267,7 @@ class DraftTree:
         candidates = self.nodes_with(Role.CANDIDATE)
         deepest = max([self.depths[node] for node in candidates], default=0)
         node = next((node for node in candidates if self.depths[node] == deepest), ROOT)
-        return self.part(self.lineage(node))
+        return self.subtree(self.lineage(node))
 
     def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:
         """Raise PluginError, naming ``author`` and the node, if the tree breaks a proposer's law."""

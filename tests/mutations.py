@@ -338,7 +338,7 @@ MUTATIONS = (
     ),
     Mutation(
         "drafts drawn outside of inference mode",
-        "specdec/strategies/trained_heads/drawn.py",
+        "specdec/strategies/trained_heads/sampled_candidates.py",
         (("    @torch.inference_mode()\n    def propose_many", "    def propose_many"),),
         ("tests/strategies/test_eagle3.py::test_rules_that_read_q_take_its_drafts",),
     ),
@@ -464,7 +464,7 @@ MUTATIONS = (
     ),
     Mutation(
         "another model's head",
-        "specdec/heads/made_here.py",
+        "specdec/heads/local_heads.py",
         (("samples.add(_sample(tensor))", 'samples.add(b"")'),),
         ("tests/training/test_head_training.py::test_eagle3_takes_the_head_of_this_very_model_alone",),
     ),

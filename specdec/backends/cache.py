@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from specdec.backends.base import Held
 from specdec.backends.placement import Placement, room_for, rounded
 from specdec.backends.row_tokens import Chain, RowTokens
-from specdec.models.leaf_call import one_call
+from specdec.models.leaf_call import leaf_call
 
 # A row needs room for its draft trees in addition to the announced tokens.
 SPARE_SLOTS = 256
@@ -37,7 +37,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         self.slot_bytes = key_states[0, :, 0].nbytes + value_states[0, :, 0].nbytes
         self.is_initialized = True
 
-    @one_call
+    @leaf_call
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:

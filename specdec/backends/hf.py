@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends import grouped
+from specdec.backends import grouped_attention
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
@@ -80,13 +80,13 @@ class HFBackend(Backend):
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
         self._hidden_states = HiddenStates(model)
-        self._has_fused_attention = grouped.is_for(config) and not why_fixed(model)
+        self._has_fused_attention = grouped_attention.is_for(config) and not why_fixed(model)
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         if kinds := state_kinds(config):
             self.reason = f"its {' and '.join(kinds)} layers keep a state of one text"
             if why := READS_BEGINNINGS_ONLY.get(config.model_type):
                 self.read_stepwise(why)
-        grouped.register()
+        grouped_attention.register()
         compiler.register()
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class HFBackend(Backend):
             sees_all: the masks are complete, or there is a single node, so the model's own causal mask isn't needed.
         """
         if name is None and sees_all and self._has_fused_attention:
-            name = grouped.NAME
+            name = grouped_attention.NAME
         attention = nullcontext() if name is None else switched(self._config, name)
         with lock_of(self.model), attention, without_cudnn(self.shapes.device):
             yield

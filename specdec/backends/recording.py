@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec.backends.cache import RaggedLayer
-from specdec.models.leaf_call import is_one_call
+from specdec.models.leaf_call import is_leaf_call
 from specdec.weights.tensor import PackedWeight
 
 _LINEAR = torch.nn.functional.linear
@@ -153,13 +153,13 @@ class _Recorder(TorchFunctionMode):
             func, args = _as_its_layer(func, args)
         call = self._call(func, args, kwargs)
         self._recording.lines.append(call if is_write else f"{self._bind(output)} = {call}")
-        if is_one_call(func) and func.__name__ == "update":
+        if is_leaf_call(func) and func.__name__ == "update":
             self._cached |= set(map(id, output))
 
     def _check_reads(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _is_shaped_by_numbers(name, args):
             raise _CantRecordError(f"a shape depends on numbers ({name})")
-        if not is_one_call(func) and any(id(each) in self._masks | self._cached for each in _tensors((args, kwargs))):
+        if not is_leaf_call(func) and any(id(each) in self._masks | self._cached for each in _tensors((args, kwargs))):
             raise _CantRecordError(f"its code reads the cache or a mask ({name})")
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from specdec.cli.prepare import prepare
 from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
 from specdec.cli.train_consistency import train_consistency
-from specdec.cli.training import train
+from specdec.cli.train_head import train
 from specdec.cli.tuning import tune
 from specdec.errors import SpecdecError, in_one_line, is_out_of_memory, nearest
 

@@ -21,7 +21,7 @@ from specdec.machine.cache_folder import cache_folder
 if TYPE_CHECKING:
     from specdec.chat.commands import Chat
     from specdec.chat.session import Session
-    from specdec.cli.lines import Line
+    from specdec.cli.chat_input import Line
     from specdec.decoding.result import Chunk
 
 
@@ -47,7 +47,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.chat.commands import COMMANDS, Chat
         from specdec.chat.conversation import Conversation
         from specdec.chat.session import Session, check_template
-        from specdec.cli.lines import is_terminal, questions, reader
+        from specdec.cli.chat_input import is_terminal, questions, reader
         from specdec.generator import Generator
 
         conversation = Conversation() if load is None else Conversation.load(load)
@@ -75,7 +75,7 @@ def _answer(talk: "Chat", line: "Line") -> None:
     """Answer a question or run a command; print refusals, and continue."""
     from specdec.chat.commands import run
     from specdec.chat.session import OutgrownError
-    from specdec.cli.lines import is_terminal
+    from specdec.cli.chat_input import is_terminal
 
     try:
         if line.text.startswith("/") and not line.is_quoted:
@@ -111,7 +111,7 @@ class Screen:
         """Show an answer as it is decoded; Ctrl-C ends it."""
         from specdec.chat.commands import figures
         from specdec.cli.answers import writing
-        from specdec.cli.lines import is_terminal, unseen
+        from specdec.cli.chat_input import is_terminal, unseen
 
         shown = None
         may_stop = _stopping(self._session.stop) if is_terminal(sys.stdin) else nullcontext()
@@ -144,7 +144,7 @@ def _stopping(stop: Callable[[], None]) -> Iterator[None]:
 
 def _agrees(question: str) -> bool:
     """Ask the user; without a terminal, return True."""
-    from specdec.cli.lines import is_terminal
+    from specdec.cli.chat_input import is_terminal
 
     if not is_terminal(sys.stdin):
         return True

@@ -18,14 +18,14 @@ def conclude(console: Console, measured: "Measured", name: str) -> None:
     Args:
         name: the model, as the command line names it.
     """
-    from specdec.side_by_side.busy import LET_PASS, load_by_others
+    from specdec.side_by_side.load_by_others import TOLERATED_LOAD, load_by_others
     from specdec.side_by_side.verdict import times, verdict
 
     console.print()
     console.print(_table(measured))
     console.print()
     load = load_by_others()
-    is_busy = load > LET_PASS
+    is_busy = load > TOLERATED_LOAD
     say_line(console, verdict(measured, is_busy), "bold")
     by_kind = ", ".join(f"{kind} {times(ratio)}" for kind, ratio in measured.by_kind.items())
     say_line(console, f"By question: {by_kind} times. Drafts gain most where an answer repeats the prompt or itself.")

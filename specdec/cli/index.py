@@ -36,9 +36,9 @@ def index(
     begun = time.monotonic()
     with before_anything_runs():
         _check_output(output, overwrite)
-        from specdec.strategies.sources.fingerprint import Fingerprint
         from specdec.strategies.sources.index.building import build_index
         from specdec.strategies.sources.index.corpus import Corpus, Encoder
+        from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
 
         corpus = Corpus.of(paths)
         if not corpus.files:

@@ -75,7 +75,7 @@ def allowed_part(tree: DraftTree, constraint: PathState | None) -> DraftTree:
     for node in range(len(tree) - 1, ROOT, -1):
         if node not in refused or node in kept:
             kept |= {node, tree.parents[node]} - {ROOT}
-    return tree if len(kept) == len(tree) - 1 else tree.part(sorted(kept))
+    return tree if len(kept) == len(tree) - 1 else tree.subtree(sorted(kept))
 
 
 def _is_allowed(node: int, tree: DraftTree, states: dict[int, PathState | None]) -> bool:

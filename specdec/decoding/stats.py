@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from specdec.decoding.phases import PHASES
-from specdec.decoding.tally import Tally
+from specdec.decoding.source_counts import SourceCounts
 from specdec.record import Outcome, StepRecord
 
 
@@ -15,7 +15,7 @@ class Stats:
         accepted_lengths: the tokens of each step, the bonus token included; the first step's pass reads the prompt.
         num_nodes: fed nodes, roots included; the prompt counts as one.
         num_fallbacks: steps that ``match`` decided because the draft had no true q for the request's rule.
-        tally: proposed and accepted nodes by strategy of a merge.
+        source_counts: proposed and accepted nodes by strategy of a merge.
         seconds: by phase. Each request of a shared pass reports the whole pass.
         seconds_to_first_token: since the request was made.
         peak_cache_bytes: of the request's row.
@@ -25,7 +25,7 @@ class Stats:
     accepted_lengths: list[int] = field(default_factory=list)
     num_nodes: int = 0
     num_fallbacks: int = 0
-    tally: Tally = field(default_factory=Tally)
+    source_counts: SourceCounts = field(default_factory=SourceCounts)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     seconds_to_first_token: float = 0.0
     peak_cache_bytes: int = 0
@@ -49,12 +49,12 @@ class Stats:
     @property
     def sources(self) -> dict[str, dict[int, list[int]]]:
         """By strategy of a merge and depth: the numbers of proposed and accepted nodes."""
-        return self.tally.sources
+        return self.source_counts.by_depth
 
     @property
     def calibration(self) -> dict[str, list[list[float]]]:
         """By strategy of a merge and tenth of predicted probability: number of nodes, sum, right nodes."""
-        return self.tally.calibration
+        return self.source_counts.calibration
 
     @property
     def total_seconds(self) -> float:
@@ -74,6 +74,6 @@ class Stats:
         self.num_nodes += outcome.num_nodes
         self.num_fallbacks += outcome.has_fallen_back
         if outcome.tree is not None and outcome.tree.proposed_by:
-            self.tally.note(outcome.tree, outcome.path, outcome.tokens)
+            self.source_counts.add(outcome.tree, outcome.path, outcome.tokens)
         if outcome.tokens:
             self.accepted_lengths.append(len(outcome.tokens))

@@ -75,7 +75,7 @@ def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) 
             if not batch.target.shapes.takes_trees:
                 tree = tree.longest_chain()
             if batch.drops_drafts and request.plan.verifier.is_keyed:
-                tree = proposed.part([])
+                tree = proposed.subtree([])
             tree.wanted = wanted(tree, strategy.wants)
             turn.proposed, turn.tree = proposed, tree
         yield turn
@@ -118,7 +118,7 @@ def discard_spoiled(batch: Batch, turns: Sequence[RequestTurn], output: PassOutp
     for turn in spoiled:
         batch.target.clear(turn.row)
         turn.num_discarded += len(turn.tree)
-        turn.tree = turn.proposed.part([])
+        turn.tree = turn.proposed.subtree([])
     return bool(spoiled)
 
 

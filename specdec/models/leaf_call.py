@@ -9,16 +9,16 @@ from torch.overrides import wrap_torch_function
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def one_call(function: Function) -> Function:
-    """Decorate a function of a module or layer and tensors, so that function modes see it as one call."""
+def leaf_call(function: Function) -> Function:
+    """Decorate a function of a module or layer and tensors, so that function modes see a leaf call."""
     wrapped: Function = wrap_torch_function(_first_tensor)(function)  # type: ignore[assignment]  # the same signature
-    wrapped.is_one_call = True  # type: ignore[attr-defined]  # it has now
+    wrapped.is_leaf_call = True  # type: ignore[attr-defined]  # it has now
     return wrapped
 
 
-def is_one_call(function: Any) -> bool:
-    """Return True for a function decorated by ``one_call``."""
-    return getattr(function, "is_one_call", False)
+def is_leaf_call(function: Any) -> bool:
+    """Return True for a function decorated by ``leaf_call``."""
+    return getattr(function, "is_leaf_call", False)
 
 
 def _first_tensor(module: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor]:

@@ -9,7 +9,7 @@ from specdec.comparison.page_environment import page_environment
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, select
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import ComparisonSession
-from specdec.heads.made_here import strategy_of
+from specdec.heads.local_heads import strategy_of
 from specdec.machine.extras import needs
 from specdec.machine.facts import machine_facts
 from specdec.pictures.training_figures import curves

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.heads.made_here import head_of, strategy_of
+from specdec.heads.local_heads import head_of, strategy_of
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.host import Host

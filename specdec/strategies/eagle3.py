@@ -17,9 +17,9 @@ from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
-from specdec.strategies.trained_heads.drawn import DrawingEngine
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.target import check_ids, head_folder, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
+from specdec.strategies.trained_heads.target_weights import check_ids, head_folder, notes_on_target, shared_weights
 
 
 class Eagle3Proposer(Proposer):

@@ -13,7 +13,7 @@ from specdec.heads.mtp_runner import MtpRunner
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.target import notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target_weights import notes_on_target, shared_weights
 
 
 class MtpProposer(Proposer):

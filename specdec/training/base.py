@@ -19,7 +19,7 @@ from specdec.training.losses import Batch, unrolled_loss
 from specdec.training.packing import PackedRows
 
 if TYPE_CHECKING:
-    from specdec.training.start import Samples
+    from specdec.training.least_squares_start import Samples
     from specdec.training.target import States
 
 DEPTH = 5  # tokens drafted in evaluations

@@ -15,9 +15,9 @@ from specdec.heads.folder import read_head, write_head
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.torch_runner import TorchRunner
 from specdec.training.base import HeadTraining, special_tokens
+from specdec.training.head_sizes import eagle3_config
+from specdec.training.least_squares_start import Samples, least_squares_start, state_scales
 from specdec.training.packing import PackedRows
-from specdec.training.sizes import eagle3_config
-from specdec.training.start import Samples, least_squares_start, state_scales
 from specdec.training.target import States
 from specdec.training.unrolled import unroll
 

@@ -10,12 +10,12 @@ from specdec.errors import ModelError, plural
 from specdec.training.acceptance import Acceptance, held_out_acceptance
 from specdec.training.autocast import autocast
 from specdec.training.base import DEPTH, HeadTraining
+from specdec.training.least_squares_start import Samples
 from specdec.training.losses import Batch, labels
 from specdec.training.optimizer import ScheduledAdamW
 from specdec.training.packing import PackedRows
 from specdec.training.run import Resumed, Run
 from specdec.training.settings import TrainingSettings
-from specdec.training.start import Samples
 from specdec.training.target import States, TargetStates
 
 

@@ -18,8 +18,8 @@ from specdec.heads.files import TargetWeights
 from specdec.heads.medusa import MedusaRunner, MedusaWeights, ResBlock
 from specdec.heads.medusa_folder import read_medusa_heads, write_medusa_heads
 from specdec.training.base import DEPTH, HeadTraining
+from specdec.training.least_squares_start import Samples, ridge, state_scales
 from specdec.training.packing import PackedRows
-from specdec.training.start import Samples, ridge, state_scales
 from specdec.training.target import States
 
 

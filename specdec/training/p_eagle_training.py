@@ -22,10 +22,10 @@ from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import LayerInputs
 from specdec.training.base import DEPTH
 from specdec.training.eagle3_training import Eagle3Training
+from specdec.training.head_sizes import p_eagle_config
+from specdec.training.least_squares_start import Samples
 from specdec.training.losses import Batch, distribution
 from specdec.training.packing import PackedRows
-from specdec.training.sizes import p_eagle_config
-from specdec.training.start import Samples
 from specdec.training.unrolled import chain_attention
 
 _RANDOM = 0.8

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import RequestError
-from specdec.heads.made_here import folder_for, model_digest
+from specdec.heads.local_heads import folder_for, model_digest
 from specdec.models.architecture import name_of
 from specdec.training.script import Script
 from specdec.training.settings import OwnTextSettings

@@ -15,7 +15,7 @@ from specdec import ModelError
 from specdec.cli.columns import Column, Columns, printable
 from specdec.demo import gguf_conversion
 from specdec.demo import smollm2 as real
-from specdec.side_by_side import agreement, busy, contenders
+from specdec.side_by_side import agreement, contenders, load_by_others
 from specdec.side_by_side.agreement import Agreement
 from specdec.side_by_side.contenders import Answer
 from specdec.side_by_side.questions import built_in_questions
@@ -27,7 +27,7 @@ FEW = ("--model", "demo", "--max-new-tokens", "8")
 @pytest.fixture(autouse=True)
 def _by_torch(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A quiet machine, and the shared model as it was."""
-    monkeypatch.setattr(busy, "load_by_others", lambda: 0.0)
+    monkeypatch.setattr(load_by_others, "load_by_others", lambda: 0.0)
     own = built_in[0].generation_config
     yield
     built_in[0].generation_config = own
@@ -216,7 +216,7 @@ def test_the_real_model_is_fetched_once(
 
 
 def test_another_text_fails_and_a_busy_machine_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy, "load_by_others", lambda: 7.5)
+    monkeypatch.setattr(load_by_others, "load_by_others", lambda: 7.5)
     found = iter([Agreement("same"), Agreement("defect", 3, "far apart"), *[Agreement("numeric tie", 1, "close")] * 4])
     monkeypatch.setattr(agreement, "agreement", lambda *_: next(found))
     code, out, _ = run("demo", *FEW)

@@ -15,8 +15,8 @@ from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
 from specdec.strategies.signals import HiddenAnswers, Nodes
-from specdec.strategies.trained_heads.drawn import DrawingEngine
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
+from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
 from specdec.testing import TableLaw, outcomes, plain_law, target_of, total_variation
 from specdec.testing.checks import EnumeratedRequest
 from specdec.verifiers.base import Verifier

@@ -273,7 +273,7 @@ class _Both(Drafter):
         self.trees = [each.propose(budget) for each in self.inner]
         merged = merge(self.trees)
         size = int(self.request.rng.integers(1, len(merged) + 1))  # and cut to a size, as a price may ask
-        return merged.part(range(min(size, budget.num_nodes + 1)))
+        return merged.subtree(range(min(size, budget.num_nodes + 1)))
 
     def observe(self, feedback: Feedback) -> None:
         self.heard.append((self.before, feedback, [feedback.about(tree) for tree in self.trees]))

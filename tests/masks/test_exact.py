@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec import DraftTree, Generator, ModelError
-from specdec.backends.grouped import grouped_attention
+from specdec.backends.grouped_attention import grouped_attention
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import kernel as exact

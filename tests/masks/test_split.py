@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec import DraftTree, ModelError
-from specdec.backends import grouped
+from specdec.backends import grouped_attention
 from specdec.backends.hf import HFBackend
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.dense import DenseCompiler
@@ -224,5 +224,5 @@ def test_a_lone_node_has_no_split_attention_and_the_model_is_left_as_it_was() ->
     backend.forward(compiler.compile([tree], [3], backend.shapes))
     tree.add_chain(0, [5, 6])
     backend.forward(compiler.compile([tree], [3], backend.shapes))
-    assert seen == [grouped.NAME, "specdec_split"]
+    assert seen == [grouped_attention.NAME, "specdec_split"]
     assert model.config._attn_implementation == "sdpa"

@@ -11,8 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import Generator, ModelError, demo
-from specdec.heads import made_here
-from specdec.heads.made_here import folder_for, head_of, model_digest
+from specdec.heads import local_heads
+from specdec.heads.local_heads import folder_for, head_of, model_digest
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedEngine
@@ -79,10 +79,10 @@ def test_texts_are_plain_decodings_and_say_that_the_head_drafted(
 def test_without_a_head_of_the_models_size_no_weights_are_read(
     built_in: tuple[Any, Any], prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(made_here, "model_digest", never)
-    monkeypatch.setattr(made_here, "fingerprint_of", never)
+    monkeypatch.setattr(local_heads, "model_digest", never)
+    monkeypatch.setattr(local_heads, "fingerprint_of", never)
     assert head_of(built_in[0]) is None
-    monkeypatch.setattr(made_here, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(local_heads, "cache_folder", lambda: tmp_path)
     other = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=8, num_attention_heads=2))
     for name in ("0" * 32, "my-head"):
         shutil.copytree(demo.head_folder(), tmp_path / "heads" / name)
@@ -100,7 +100,7 @@ def test_the_digest_is_computed_once_for_the_same_weights(
     model, _ = demo.load()
     assert head_of(model) == folder
     with monkeypatch.context() as patched:
-        patched.setattr(made_here, "model_digest", never)
+        patched.setattr(local_heads, "model_digest", never)
         assert head_of(demo.load()[0]) == folder
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(1.5)

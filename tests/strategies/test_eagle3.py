@@ -292,7 +292,7 @@ def test_a_head_of_nan_is_left_out_with_a_note(
 def test_a_note_says_that_an_adapter_lowers_acceptance(
     built_in: tuple[Any, Any], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.target.alterations_of", lambda _: ["an adapter"])
+    monkeypatch.setattr("specdec.strategies.trained_heads.target_weights.alterations_of", lambda _: ["an adapter"])
     with Generator(*built_in, proposer=f"{strategy}:head={demo.head_folder()}") as generator:
         result = generator.generate(prompts[0], max_new_tokens=4)
     assert [note for note in result.notes if note.startswith("the model has an adapter: a head") and "less" in note]

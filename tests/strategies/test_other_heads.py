@@ -312,7 +312,9 @@ def test_without_a_head_the_error_says_how_to_train_one_of_the_kind(kind: str, s
 def test_a_note_says_that_quantised_weights_lower_acceptance(
     built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.target.alterations_of", lambda _: ["quantised weights"])
+    monkeypatch.setattr(
+        "specdec.strategies.trained_heads.target_weights.alterations_of", lambda _: ["quantised weights"]
+    )
     with Generator(*built_in, proposer=proposer(name)) as generator:
         result = generator.generate(list(prompts()[0]), max_new_tokens=2)
     assert [note for note in result.notes if note.startswith("the model has quantised weights: a head")]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, MistralForCausalLM
 
 from specdec import Generator, ModelError, RequestError
-from specdec.heads.made_here import model_digest
+from specdec.heads.local_heads import model_digest
 from specdec.models.loading import load_pretrained
 from specdec.training import ConsistencySettings, HeadSettings, TunedModel, train_consistency, train_head
 from specdec.training.consistency_evaluation import evaluate

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import Generator, ModelError, RequestError
-from specdec.heads.made_here import head_of, model_digest
+from specdec.heads.local_heads import head_of, model_digest
 from specdec.strategies.auto import AutoProposer
 from specdec.training import (
     ConsistencySettings,

@@ -30,7 +30,7 @@ from transformers.masking_utils import sdpa_mask
 from specdec.errors import ModelError
 from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.masks.exact.stacks import Stack, stacks_of
-from specdec.models.leaf_call import one_call
+from specdec.models.leaf_call import leaf_call
 
 _ROWS = 4  # libraries compute products of fewer rows in another way, with other bits
 _FEWEST_SLOTS = 32  # so do scores of fewer slots
@@ -84,7 +84,7 @@ def visibility_mask(*args: Any, kv_offset: int = 0, **kwargs: Any) -> torch.Tens
     return with_regions(mask, found_regions(mask, int(kv_offset)))
 
 
-@one_call
+@leaf_call
 def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     module: torch.nn.Module,
     query: torch.Tensor,

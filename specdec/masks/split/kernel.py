@@ -21,7 +21,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from specdec.errors import ModelError
 from specdec.masks.split.parts import ATTENTION, SplitMask
-from specdec.models.leaf_call import one_call
+from specdec.models.leaf_call import leaf_call
 
 
 class _Part(NamedTuple):
@@ -42,7 +42,7 @@ def register() -> None:
     AttentionInterface.register(ATTENTION, split_attention)
 
 
-@one_call
+@leaf_call
 def split_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     module: torch.nn.Module,
     query: torch.Tensor,

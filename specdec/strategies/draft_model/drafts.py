@@ -251,7 +251,7 @@ class BeamDraft(Draft):
             return self._tree
         # Likelihood never rises along a path, so the best nodes are connected; of equals the shallower come first.
         best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
-        return self._tree.part(sorted(best[: self._options.num_nodes]))
+        return self._tree.subtree(sorted(best[: self._options.num_nodes]))
 
 
 def draw_with_most_likely(

@@ -14,7 +14,7 @@ from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
-from specdec.strategies.trained_heads.target import check_ids, head_folder, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target_weights import check_ids, head_folder, notes_on_target, shared_weights
 
 
 class MedusaProposer(Proposer):

@@ -21,8 +21,8 @@ from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, TopLogits
-from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
+from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token
 
 _GAPS = 6  # buckets of the distance to the best other score, a unit of log-probability each

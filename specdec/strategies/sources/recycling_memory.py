@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import ModelError, RequestError
-from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.index.file import replacing
+from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
 
 Successors = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, most likely first, and their logits
 _FORMAT = "specdec token recycling, version 1"

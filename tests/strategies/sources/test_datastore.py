@@ -11,10 +11,10 @@ from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.datastore import DatastoreEngine, DatastoreProposer
-from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.index.building import build_index
 from specdec.strategies.sources.index.lookup import Index, Match
 from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
 from specdec.testing import check_proposer, toy_host
 from specdec.tree import DraftTree
 from tests.support.byte_tokenizer import trained

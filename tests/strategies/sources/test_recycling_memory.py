@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from specdec import Budget, Generator, ModelError, Request, RequestError, ToyModel
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.strategies.sources.recycling_memory import RecyclingMemory
+from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
 from specdec.testing import toy_host
 from tests.support.byte_tokenizer import trained
 

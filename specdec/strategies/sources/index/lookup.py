@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdec.strategies.sources.index.file import Header, IndexFile
-from specdec.strategies.sources.index.pages import Pages
+from specdec.strategies.sources.index.page_faults import Pages
 
 _MOST_SEEN = 32  # occurrences of a run whose followers are looked at
 

@@ -5,7 +5,7 @@ import torch
 from transformers import AttentionInterface
 
 from specdec import DraftTree, ModelError
-from specdec.backends import grouped
+from specdec.backends import grouped_attention
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.examination import examine
@@ -41,7 +41,7 @@ class Module(torch.nn.Module):
 @pytest.mark.parametrize(("width", "slots"), [(1, 9), (5, 40), (40, 300)])
 def test_it_is_softmax_attention(heads: int, groups: int, value_size: int, width: int, slots: int) -> None:
     query, key, value, mask = tensors(heads, groups, width, slots, value_size)
-    output, _ = grouped.grouped_attention(Module(heads // groups), query, key, value, mask, scaling=0.3)
+    output, _ = grouped_attention.grouped_attention(Module(heads // groups), query, key, value, mask, scaling=0.3)
     assert output.shape == (2, width, heads, value_size)
     for head in range(heads):
         group = head // (heads // groups)
@@ -55,7 +55,7 @@ def test_it_is_softmax_attention(heads: int, groups: int, value_size: int, width
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_node_alone_sees_everything(heads: int, groups: int, dtype: torch.dtype) -> None:
     query, key, value, _ = (tensor.to(dtype) for tensor in tensors(heads, groups, 1, 70))
-    output, _ = grouped.grouped_attention(Module(heads // groups), query, key, value, None, scaling=0.3)
+    output, _ = grouped_attention.grouped_attention(Module(heads // groups), query, key, value, None, scaling=0.3)
     own, _ = AttentionInterface()["sdpa"](Module(heads // groups), query, key, value, None, scaling=0.3)
     assert output.shape == own.shape == (2, 1, heads, 8)
     torch.testing.assert_close(output, own, atol=1e-6 if dtype == torch.float32 else 2e-2, rtol=0)
@@ -64,9 +64,9 @@ def test_a_node_alone_sees_everything(heads: int, groups: int, dtype: torch.dtyp
 @pytest.mark.parametrize(("heads", "groups"), [(6, 2), (4, 4)])
 def test_a_node_for_each_row_in_half_precision_keeps_to_its_mask(heads: int, groups: int) -> None:
     query, key, value, mask = tensors(heads, groups, 1, 70)
-    expected, _ = grouped.grouped_attention(Module(heads // groups), query, key, value, mask, scaling=0.3)
+    expected, _ = grouped_attention.grouped_attention(Module(heads // groups), query, key, value, mask, scaling=0.3)
     half = (tensor.to(torch.bfloat16) for tensor in (query, key, value, mask.clamp_min(-1e30)))
-    output, _ = grouped.grouped_attention(Module(heads // groups), *half, scaling=0.3)
+    output, _ = grouped_attention.grouped_attention(Module(heads // groups), *half, scaling=0.3)
     torch.testing.assert_close(output.float(), expected, atol=3e-2, rtol=0)
 
 
@@ -74,7 +74,7 @@ def test_a_mask_for_each_head_is_kept_to() -> None:
     query, key, value, mask = (tensor.bfloat16() for tensor in tensors(6, 2, 1, 70))
     masks = torch.stack([mask[:, 0].roll(shift, -1) for shift in range(6)], 1)
     own, _ = AttentionInterface()["sdpa"](Module(3), query, key, value, masks, scaling=0.3)
-    output, _ = grouped.grouped_attention(Module(3), query, key, value, masks, scaling=0.3)
+    output, _ = grouped_attention.grouped_attention(Module(3), query, key, value, masks, scaling=0.3)
     assert torch.equal(own, output)
 
 
@@ -83,7 +83,7 @@ def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> N
     query, key, value, mask = (tensor.to(dtype) for tensor in tensors(6, 2, 11, 150))
     mask = mask.clamp_min(torch.finfo(dtype).min)
     own, _ = AttentionInterface()["sdpa"](Module(3), query, key, value, mask, scaling=0.3)
-    output, _ = grouped.grouped_attention(Module(3), query, key, value, mask, scaling=0.3)
+    output, _ = grouped_attention.grouped_attention(Module(3), query, key, value, mask, scaling=0.3)
     assert torch.equal(own, output)
 
 
@@ -97,7 +97,7 @@ def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
     backend.forward(compiler.compile([tree], [3], backend.shapes))
     tree.add_chain(0, [5, 6])
     backend.forward(compiler.compile([tree], [3], backend.shapes))
-    assert seen == [grouped.NAME, grouped.NAME]
+    assert seen == [grouped_attention.NAME, grouped_attention.NAME]
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -119,10 +119,10 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 def test_it_stays_away_where_attention_is_another(name: str) -> None:
-    assert not grouped.is_for(families.make(*families.TREES[name]).config)
+    assert not grouped_attention.is_for(families.make(*families.TREES[name]).config)
 
 
 def test_several_nodes_without_a_mask_are_refused() -> None:
     query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
     with pytest.raises(ModelError, match="from one thread at a time"):
-        grouped.grouped_attention(torch.nn.Module(), query, key, key, None)
+        grouped_attention.grouped_attention(torch.nn.Module(), query, key, key, None)

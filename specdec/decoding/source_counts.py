@@ -1,4 +1,4 @@
-"""Contribution and calibration of each strategy of a merge: proposed and accepted nodes, predicted probabilities."""
+"""Counts of a merge by source: proposed and accepted nodes, and the outcomes of predicted probabilities."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,38 +12,36 @@ Names = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Tally:
+class SourceCounts:
     """Counts of a merge's nodes by the strategies that proposed them.
 
     Attributes:
-        named: by strategies, depth and whether the node was accepted: the number of nodes.
-        judged: by strategies and bin of predicted probability, for nodes with an accepted parent, whose outcome is
-            known: the number of nodes, the sum of their probabilities, and the number of right nodes.
+        proposed: by strategies, depth and whether the node was accepted: the number of nodes.
+        bins: by strategies and bin of predicted probability, for nodes with an accepted parent, whose outcome is known:
+            the number of nodes, the sum of their probabilities, and the number of right nodes.
     """
 
-    named: defaultdict[tuple[Names, int, bool], int] = field(default_factory=lambda: defaultdict(int))
-    judged: defaultdict[tuple[Names, int], list[float]] = field(
-        default_factory=lambda: defaultdict(lambda: [0, 0.0, 0])
-    )
+    proposed: defaultdict[tuple[Names, int, bool], int] = field(default_factory=lambda: defaultdict(int))
+    bins: defaultdict[tuple[Names, int], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0, 0]))
 
-    def note(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int]) -> None:
+    def add(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int]) -> None:
         """Add a draft with its accepted path, root first, and the committed tokens."""
         accepted, followed = frozenset(path), dict(zip(path, tokens, strict=False))
-        parents, depths, probs, ids, named = tree.parents, tree.depths, tree.probs, tree.tokens, self.named
+        parents, depths, probs, ids, proposed = tree.parents, tree.depths, tree.probs, tree.tokens, self.proposed
         for node, names in tree.proposed_by.items():
-            named[names, depths[node], node in accepted] += 1
+            proposed[names, depths[node], node in accepted] += 1
             token = followed.get(parents[node])
             if token is not None and node in probs:
-                cell = self.judged[names, min(int(NUM_BINS * probs[node]), NUM_BINS - 1)]
+                cell = self.bins[names, min(int(NUM_BINS * probs[node]), NUM_BINS - 1)]
                 cell[0] += 1
                 cell[1] += probs[node]
                 cell[2] += token == ids[node]
 
     @property
-    def sources(self) -> dict[str, dict[int, list[int]]]:
+    def by_depth(self) -> dict[str, dict[int, list[int]]]:
         """By strategy and depth: the numbers of proposed and accepted nodes."""
         found: dict[str, dict[int, list[int]]] = {}
-        for (names, depth, is_accepted), count in sorted(self.named.items(), key=lambda item: item[0][1]):
+        for (names, depth, is_accepted), count in sorted(self.proposed.items(), key=lambda item: item[0][1]):
             for name in names:
                 counts = found.setdefault(name, {}).setdefault(depth, [0, 0])
                 counts[0] += count
@@ -57,8 +55,8 @@ class Tally:
         A node's probability is conditional on its parent; only nodes with an accepted parent count.
         """
         found: dict[str, list[list[float]]] = {}
-        for (names, place), cell in self.judged.items():
+        for (names, place), cell in self.bins.items():
             for name in names:
-                bins = found.setdefault(name, [[0, 0.0, 0] for _ in range(NUM_BINS)])
-                bins[place] = [one + other for one, other in zip(bins[place], cell, strict=True)]
+                sums = found.setdefault(name, [[0, 0.0, 0] for _ in range(NUM_BINS)])
+                sums[place] = [one + other for one, other in zip(sums[place], cell, strict=True)]
         return found

@@ -6,7 +6,7 @@ import torch
 
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
-from specdec.heads.made_here import head_of, strategy_of
+from specdec.heads.local_heads import head_of, strategy_of
 from specdec.models.altered import alterations_of
 from specdec.strategies.host import Host
 

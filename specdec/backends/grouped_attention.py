@@ -7,7 +7,7 @@ If each row has one node, the heads of a group, which read the same keys, are pa
 matrix product instead of a matrix-vector product per head. In half precision the latter takes three to seven times as
 long, and twice as long even as computing a head's row twice.
 
-Rows of different lengths are attended in stretches (``stretches.py``), since in one call every row takes as long as the
+Rows of different lengths are attended in parts (``row_partition.py``), since in one call every row takes as long as the
 longest.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from specdec.backends.stretches import ends_of, stretches_of
+from specdec.backends.row_partition import partition_rows, visible_lengths
 from specdec.errors import ModelError
-from specdec.models.leaf_call import one_call
+from specdec.models.leaf_call import leaf_call
 
 NAME = "specdec_grouped"
 _HALF = torch.bfloat16, torch.float16
@@ -34,7 +34,7 @@ def register() -> None:
     AttentionInterface.register(NAME, grouped_attention)
 
 
-@one_call
+@leaf_call
 def grouped_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -63,10 +63,10 @@ def grouped_attention(
     is_divided = query.is_cpu and others.get("position_bias") is None
     if attention_mask is None or len(attention_mask) == 1 or not is_divided:  # one row, or one mask for all
         return _attended(module, query, key, value, attention_mask, scaling, **others), None
-    found: dict[int, list[tuple[slice, int]]] = attention_mask.__dict__.setdefault("stretches", {})  # for all layers
+    found: dict[int, list[tuple[slice, int]]] = attention_mask.__dict__.setdefault("parts", {})  # for all layers
     slot_size = key.shape[1] * key.shape[3]
     if slot_size not in found:
-        found[slot_size] = stretches_of(ends_of(attention_mask), slot_size)
+        found[slot_size] = partition_rows(visible_lengths(attention_mask), slot_size)
     parts = [
         _attended(
             module,

@@ -1,4 +1,4 @@
-"""Credit for each strategy of a merge, against a count over the records; and chances that come true."""
+"""Counts by source, compared with a count over the records; predicted probabilities that come true."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from specdec import DraftTree, Generator, ToyModel
 from specdec.costs import Costs
-from specdec.decoding.tally import NUM_BINS, Tally
+from specdec.decoding.source_counts import NUM_BINS, SourceCounts
 from specdec.record import StepRecord
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
@@ -33,7 +33,7 @@ def decoded(num_tokens: int, **settings: Any) -> tuple[Any, list[StepRecord]]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_nodes_are_credited_to_each_strategy_that_named_them(temperature: float) -> None:
+def test_nodes_count_for_each_strategy_that_proposed_them(temperature: float) -> None:
     result, records = decoded(150, temperature=temperature, seed=1)
     sources: dict[str, dict[int, list[int]]] = {}
     judged: dict[str, list[list[float]]] = defaultdict(lambda: [[0, 0.0, 0] for _ in range(NUM_BINS)])
@@ -60,36 +60,36 @@ def test_nodes_are_credited_to_each_strategy_that_named_them(temperature: float)
         assert [pytest.approx(cell) for cell in judged[name]] == bins
 
 
-def test_likely_nodes_come_true_as_often_as_their_chances_say() -> None:
+def test_likely_nodes_come_true_as_often_as_predicted() -> None:
     """Less likely ones are surer siblings' rivals here: their kinds' rates are from where they had none."""
     result, _ = decoded(4000, temperature=1.0, seed=3)
-    told = [
+    bins = [
         (cell[0], cell[1] / cell[0], cell[2] / cell[0])
-        for bins in result.stats.calibration.values()
-        for cell in bins[6:]
+        for each in result.stats.calibration.values()
+        for cell in each[6:]
         if cell[0] >= 300
     ]
-    assert len(told) >= 6
-    assert [cell for cell in told if abs(cell[1] - cell[2]) > 0.1] == []
+    assert len(bins) >= 6
+    assert [cell for cell in bins if abs(cell[1] - cell[2]) > 0.1] == []
 
 
-def test_a_chance_is_the_tokens_own_behind_its_parent() -> None:
+def test_a_probability_is_conditional_on_the_parent() -> None:
     tree = DraftTree(7)
     first = tree.add(0, 1)
     second = tree.add(first, 2)
     other = tree.add(0, 3)
     tree.proposed_by = {first: ("a",), second: ("a", "b"), other: ("b",)}
     tree.probs = {first: 0.5, second: 1.0, other: 0.25}
-    tally = Tally()
-    tally.note(tree, (0, first), (1, 4))  # the first is right, the second is not, and the other wasn't
-    assert tally.calibration["a"][5] == [1, 0.5, 1]
-    assert tally.calibration["a"][9] == tally.calibration["b"][9] == [1, 1.0, 0]
-    assert tally.calibration["b"][2] == [1, 0.25, 0]
-    tally = Tally()
-    tally.note(tree, (0,), (3,))  # the other: below the first nothing is known
-    assert tally.calibration["a"][9] == [0, 0.0, 0]
-    assert tally.calibration["b"][2] == [1, 0.25, 1]
-    tally = Tally()
-    tally.note(tree, (0, first), (1,))  # the text ended there
-    assert tally.calibration["a"][9] == [0, 0.0, 0]
-    assert tally.sources == {"a": {1: [1, 1], 2: [1, 0]}, "b": {1: [1, 0], 2: [1, 0]}}
+    counts = SourceCounts()
+    counts.add(tree, (0, first), (1, 4))  # the first is right, the second is not, and the other wasn't
+    assert counts.calibration["a"][5] == [1, 0.5, 1]
+    assert counts.calibration["a"][9] == counts.calibration["b"][9] == [1, 1.0, 0]
+    assert counts.calibration["b"][2] == [1, 0.25, 0]
+    counts = SourceCounts()
+    counts.add(tree, (0,), (3,))  # the other: below the first nothing is known
+    assert counts.calibration["a"][9] == [0, 0.0, 0]
+    assert counts.calibration["b"][2] == [1, 0.25, 1]
+    counts = SourceCounts()
+    counts.add(tree, (0, first), (1,))  # the text ended there
+    assert counts.calibration["a"][9] == [0, 0.0, 0]
+    assert counts.by_depth == {"a": {1: [1, 1], 2: [1, 0]}, "b": {1: [1, 0], 2: [1, 0]}}

@@ -2,7 +2,7 @@
 
 import os
 
-LET_PASS = 1.0  # load by other programs; an idle desktop has some
+TOLERATED_LOAD = 1.0  # an idle desktop has some
 
 
 def load_by_others() -> float:
