@@ -7,7 +7,9 @@ all large mappings that are full of memory are collapsed into huge pages in plac
 
 import ctypes
 import math
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,6 +24,7 @@ _BYTES_PER_SECOND = 400e6  # that one core collapses
 # Passes take this many times as long as a collapse before it begins. They get about an eighth shorter by it, so small
 # pages have cost as much time as it by then: a short run has no cost, and any other at most twice the smaller cost.
 _MIN_RATIO = 8.0
+_NICENESS = 19  # the lowest priority
 _FIRST_LOOK = 1.0  # seconds of passes
 _NEXT_LOOK = 1.5  # times the passes' seconds at the last one, at least
 # An entry of smaps: writable, private, of no file.
@@ -80,6 +83,7 @@ class HugePages:
 
     def _look(self, seconds: float) -> None:
         """Collapse memory if that is worthwhile after ``seconds`` of passes; decide when to look again."""
+        _lower_priority()
         found = list(self._find())
         cost = self._collapse_seconds + sum(pages.num_bytes for pages in found) / _BYTES_PER_SECOND
         worthwhile_at = _MIN_RATIO * cost
@@ -88,6 +92,13 @@ class HugePages:
                 self._collapse(pages)
             self._collapse_seconds = cost
         self._next_look = max(worthwhile_at, _NEXT_LOOK * seconds)
+
+
+def _lower_priority() -> None:
+    """Give this thread what no other needs: collapsing is of use later, and would take a core from the passes."""
+    if sys.platform == "linux":  # elsewhere a priority is the whole process's
+        with suppress(OSError):  # of a sandbox that allows none
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def small_pages() -> list[SmallPages]:

@@ -9,6 +9,7 @@ import torch
 from specdec.errors import ModelError, RequestError
 from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
+from specdec.training.acceptance_curves import CURVES
 from specdec.training.checkpoint import FILE, Checkpoint, remove_checkpoint
 from specdec.training.disk import prepare_folder, writing_to
 from specdec.training.faster_copy import faster_copy
@@ -68,13 +69,13 @@ def train_head(
     script, place = script_for(model, tokenizer, prompts), Place.of(model, out)
     folder, watch = place.folder, watch or Watch()
     vocab_size = len(model.get_input_embeddings().weight)
-    num_bytes = _checked_bytes(model, settings)
     own = OwnText(place, model, script, settings, resume)
     own.check_training(folder / FILE)
     checkpoint = Checkpoint.load(folder, len(own.text)) if own.seconds else None
     known = settings.kind or (checkpoint.kind if checkpoint else _kind_in(folder))
     architecture = KINDS[known].architecture if known else None
     check_folder(folder, architecture, {each.architecture: each.label for each in KINDS.values()})
+    num_bytes = _checked_bytes(model, known, settings.draft_vocab_size)
     prepare_folder(folder, num_bytes, replaced=(FILE, "model.safetensors"))
     began = watch.clock() - own.seconds
     with without_cudnn(model.device):
@@ -142,10 +143,10 @@ def _choice(model: Any, settings: HeadSettings, known: str | None, folder: Path)
     return KindChoice(known, "" if settings.kind else f"kind: {KINDS[known].label}, as in {folder}")
 
 
-def _checked_bytes(model: Any, settings: HeadSettings) -> int:
-    """Return the room that a head of any kind that may be trained needs; refuses models with unreachable states."""
-    num_draft_ids = min(settings.draft_vocab_size, len(model.get_input_embeddings().weight))
-    kinds = [KINDS[settings.kind]] if settings.kind else KINDS.values()
+def _checked_bytes(model: Any, known: str | None, draft_vocab_size: int) -> int:
+    """Return the room for a head of the known kind, else of any that may be chosen; refuses unreachable states."""
+    num_draft_ids = min(draft_vocab_size, len(model.get_input_embeddings().weight))
+    kinds = [KINDS[kind] for kind in ([known] if known else CURVES)]
     every = [kind.untrained(model, torch.arange(num_draft_ids), device="meta") for kind in kinds]
     for training in every:
         TargetStates(model, training.layer_ids)

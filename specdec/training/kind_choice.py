@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.errors import SpecdecError
-from specdec.training.acceptance_curves import MEASURED_KINDS, expected_acceptance, nearest_measured
+from specdec.training.acceptance_curves import CURVES, expected_acceptance, nearest_measured
 from specdec.training.base import HeadTraining
 from specdec.training.draft_costs import DraftCosts, measure_draft_costs
 from specdec.training.head_plan import HeadPlan
@@ -81,7 +81,7 @@ class KindChoice:
     def measured(cls, model: Any, draft_vocab_size: int) -> "KindChoice":
         """Return a choice among all kinds whose acceptance was measured, by their costs on this machine."""
         try:
-            kinds = [KINDS[kind] for kind in MEASURED_KINDS]
+            kinds = [KINDS[kind] for kind in CURVES]
             return cls(None, costs=measure_draft_costs(model, kinds, draft_vocab_size))
         except SpecdecError as error:
             return cls(_FALLBACK, f"kind: {KINDS[_FALLBACK].label}, as no speed can be predicted: {error}")

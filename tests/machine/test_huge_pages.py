@@ -1,7 +1,9 @@
 """Huge pages: full memory is collapsed in place once passes have taken long enough, other mappings are left alone."""
 
 import mmap
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -61,12 +63,14 @@ class Memory:
     def __init__(self, num_bytes: int = 0) -> None:
         self.small = num_bytes
         self.collapsed = list[int]()
+        self.niceness = 0
 
     def find(self) -> list[SmallPages]:
         return [SmallPages(0, self.small, self.small)] if self.small else []
 
     def collapse(self, pages: SmallPages) -> None:
         assert threading.current_thread() is not threading.main_thread()
+        self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         self.collapsed.append(pages.num_bytes)
         self.small = 0
 
@@ -123,6 +127,14 @@ def test_memory_is_collapsed_once_passes_have_taken_eight_times_as_long_as_that_
     assert not run(14.9)
     assert run(0.2) == [800_000_000]
     assert not run(100.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a priority of its own on Linux alone")
+def test_memory_is_collapsed_at_the_lowest_priority_and_passes_keep_theirs() -> None:
+    before, memory = os.getpriority(os.PRIO_PROCESS, 0), Memory(80_000_000)
+    assert passing(memory)(20.0) == [80_000_000]
+    assert memory.niceness == 19
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_memory_that_is_filled_later_is_collapsed_by_the_same_rule() -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -445,6 +446,18 @@ def test_files_that_are_replaced_count_as_room(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has room for"):
         prepare_folder(tmp_path, free + 2**39)
     prepare_folder(tmp_path, free + 2**39, replaced=("large", "missing"))
+
+
+def test_the_disk_needs_room_for_the_kinds_that_may_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P-EAGLE's heads, the largest with a small vocabulary, are trained only if they are asked for."""
+    refuse = Mock(side_effect=RequestError("the disk is full"))
+    monkeypatch.setattr("specdec.training.head_training.prepare_folder", refuse)
+    needed = dict[str | None, int]()
+    for kind in (None, *KINDS):
+        with pytest.raises(RequestError, match="the disk is full"):
+            train(Seen(), tmp_path, settings=HeadSettings(kind=kind, draft_vocab_size=16))
+        needed[kind] = refuse.call_args.args[1]
+    assert needed[None] == max(needed["eagle3"], needed["medusa"]) < needed["p_eagle"]
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The kind that a run trains: its predicted speed under given costs, and the costs themselves under a planted clock."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.torch_runner import TorchRunner
 from specdec.machine.timing import Timer
 from specdec.training import Plan
-from specdec.training.acceptance_curves import expected_acceptance
+from specdec.training.acceptance_curves import CURVES, expected_acceptance
 from specdec.training.base import DEPTH
 from specdec.training.draft_costs import DraftCosts, measure_draft_costs
 from specdec.training.eagle3_training import Eagle3Training
@@ -23,6 +25,7 @@ from specdec.training.kinds import KINDS
 from tests.support.random_heads import reference_of
 from tests.support.target_of_heads import KEPT, target_of_heads
 
+ROOT = Path(__file__).parents[2]
 TICK = 0.01  # seconds
 
 
@@ -56,6 +59,17 @@ def test_acceptance_follows_the_measured_curves() -> None:
     assert expected_acceptance("eagle3", 1) == expected_acceptance("eagle3", 500_000)
     assert expected_acceptance("medusa", 500_000)[0] == pytest.approx(0.32 * 0.37 / 0.53)
     assert max(expected_acceptance("medusa", 10**9)) < 1
+
+
+@pytest.mark.parametrize(("kind", "run"), [("eagle3", "head_smollm2_h100"), ("medusa", "head_medusa_h200")])
+def test_the_curves_are_those_of_the_runs(kind: str, run: str) -> None:
+    points = json.loads((ROOT / "benchmarks" / "results" / f"{run}.json").read_text())["points"]
+    runs = {int(point["name"].split()[0]): point["prompts"] for point in points}  # the rate of 4 is the last of three
+    curve = {point.num_answer_tokens: point for point in CURVES[kind] if point.chain}
+    assert curve.keys() == runs.keys()
+    for size, point in curve.items():
+        assert point.chain == pytest.approx(runs[size]["acceptance_given_all_before"], abs=0.0051)
+        assert point.tree == pytest.approx(runs[size]["tokens_per_step"]["tree of 8"], abs=0.0051)
 
 
 def test_the_kind_is_chosen_once_and_the_plan_says_why() -> None:
