@@ -25,6 +25,7 @@ from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.blocks import Blocks
+from specdec_openvino.conversion_sources import Prove
 from specdec_openvino.engine import Compiled, Graphs, Passes
 from specdec_openvino.export_proof import PlainExport
 from specdec_openvino.filling import Filling
@@ -32,7 +33,6 @@ from specdec_openvino.head_graph import HeadError
 from specdec_openvino.head_runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.origin import Prove
 from specdec_openvino.preference import why_not
 
 _CHUNK = 512

@@ -15,12 +15,12 @@ from specdec.layout import Layout
 from specdec_openvino.blocks import Blocks
 from specdec_openvino.bound_request import BoundRequest
 from specdec_openvino.conversion import LOGITS, hidden_name
+from specdec_openvino.conversion_files import Conversion
+from specdec_openvino.external_weights import Weights
 from specdec_openvino.filling import Filling
-from specdec_openvino.kept import Conversion
 from specdec_openvino.options import OpenVINOOptions, openvino_type
-from specdec_openvino.outside import Weights
-from specdec_openvino.parting import joined
 from specdec_openvino.passes import pack
+from specdec_openvino.weight_separation import joined
 
 _NUM_BYTES_OF_RAW = 2
 # Inputs with a number for each row, or one more: their sizes in a pass over one row.

@@ -18,14 +18,14 @@ from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec_openvino.attention import ROWS, LayerShape, describe
 from specdec_openvino.conversion import FIRST, LOGITS, name_inputs
+from specdec_openvino.conversion_files import Conversion, Facts
+from specdec_openvino.conversion_names import name_of_folder
+from specdec_openvino.conversion_sources import ModelFolder, Prove
 from specdec_openvino.engine import Graphs
 from specdec_openvino.export_proof import PlainExport
-from specdec_openvino.kept import Conversion, Facts
-from specdec_openvino.names import name_of_folder
+from specdec_openvino.external_weights import LEAST_OWN, Checkpoint, Place, extract_constants
 from specdec_openvino.options import OpenVINOOptions
-from specdec_openvino.origin import ModelFolder, Prove
-from specdec_openvino.outside import LEAST_OWN, Checkpoint, Place, take_out
-from specdec_openvino.parting import serialized
+from specdec_openvino.weight_separation import serialized
 
 GRAPH, WEIGHTS = "openvino_model.xml", "openvino_model.bin"
 _LFS = b"version https://git-lfs"
@@ -58,7 +58,7 @@ class Export(ModelFolder):
             layers = _paged(graph)
         except (RuntimeError, ValueError, KeyError) as error:  # a graph of another form
             raise self._refusal(f"its attention can't be paged ({in_one_line(error)}): {_CHECKPOINT}") from error
-        met, own = take_out(graph, weights)
+        met, own = extract_constants(graph, weights)
         facts = Facts(
             tuple(layers), torch.float32, str(self.source.resolve()), {name: places[name] for name in sorted(met)}
         )

@@ -18,9 +18,9 @@ from specdec.heads.pair_head import PairHead, Product, fused
 from specdec.models.gradients import without_autocast
 from specdec_openvino.conversion import CONVERTING, translated
 from specdec_openvino.engine import narrow
+from specdec_openvino.external_weights import bytes_of, extract_constants, insert_constants
 from specdec_openvino.options import OpenVINOOptions, openvino_type
-from specdec_openvino.outside import bytes_of, put_in, take_out
-from specdec_openvino.parting import serialized
+from specdec_openvino.weight_separation import serialized
 from specdec_openvino.widening import mark_decompressions
 
 OUTPUTS = "next_features", "new_keys", "new_values", "log_probs", "draft_ids"  # no ids of the whole vocabulary
@@ -41,14 +41,14 @@ class HeadGraph:
         self.dtype = head.fc.weight.dtype
         try:
             graph, weights = _converted(head, num_tokens)
-            _, own = take_out(graph, weights)
+            _, own = extract_constants(graph, weights)
             described, constants = serialized(graph)
             if self.dtype != torch.float32:
                 described = mark_decompressions(described)
             # The graph's constants are in the memory of these two.
             self._constants, self._weights = np.frombuffer(constants, np.uint8), {**weights, **own}
             graph = (core := ov.Core()).read_model(described, ov.Tensor(self._constants))
-            put_in(graph, self._weights)
+            insert_constants(graph, self._weights)
             self.model = core.compile_model(graph, options.device, options.properties(self.dtype))
         except Exception as error:  # translators and devices may raise any error
             raise HeadError(in_one_line(error)) from error

@@ -18,16 +18,16 @@ from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.models.notes import notes_of
 from specdec_openvino.conversion import convert_checked
+from specdec_openvino.conversion_files import Conversion, path_in, remove_others
+from specdec_openvino.conversion_names import name_of_model
+from specdec_openvino.conversion_sources import CheckpointFolder, ConversionSource, GgufFile, Prove
 from specdec_openvino.engine import Graphs
 from specdec_openvino.export import Export, is_export
-from specdec_openvino.kept import Conversion, path_in, remove_others
+from specdec_openvino.external_weights import Checkpoint, weights_of
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.names import name_of_model
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.origin import CheckpointFolder, GgufFile, Origin, Prove
-from specdec_openvino.outside import Checkpoint, weights_of
-from specdec_openvino.parting import taken_out
 from specdec_openvino.rounding import Rounding, rounded
+from specdec_openvino.weight_separation import separate_weights
 
 _FOLDER = "openvino"
 
@@ -82,7 +82,7 @@ def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, pr
         if known.facts.fit(weights):
             return Graphs(known, weights)
     converted = convert_checked(model)
-    graphs = Graphs(*taken_out(converted, weights_of(converted.model)))
+    graphs = Graphs(*separate_weights(converted, weights_of(converted.model)))
     prove(model, graphs)
     if path is not None:
         graphs.conversion.save(path)
@@ -117,7 +117,7 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
     return OpenVINOModel(source.name, graphs, config, generation_config, origin.folder, state), tokenizer
 
 
-def _origin_of(source: ModelSource, tokenizer: Any | None) -> Origin:
+def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
     name = source.name
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
@@ -145,7 +145,7 @@ def _snapshot(name: str) -> Path | None:
     return None
 
 
-def _graphs_from(origin: Origin, options: OpenVINOOptions, prove: Prove) -> tuple[Graphs, str]:
+def _graphs_from(origin: ConversionSource, options: OpenVINOOptions, prove: Prove) -> tuple[Graphs, str]:
     """Return the graphs of files, kept from an earlier start if possible, and a name that changes with them."""
     state, rounding = origin.state(_device_name(options.device)), options.rounding
     path = path_in(_folder(), state)
@@ -179,7 +179,7 @@ def _has_nncf() -> bool:
     return find_spec("nncf") is not None
 
 
-def _known_graphs(path: Path, origin: Origin, options: OpenVINOOptions) -> Graphs | None:
+def _known_graphs(path: Path, origin: ConversionSource, options: OpenVINOOptions) -> Graphs | None:
     """Return the graphs of files that were converted before; they read the files, and torch isn't needed."""
     known = Conversion.find(path)
     if known is None:
@@ -194,7 +194,7 @@ def _known_graphs(path: Path, origin: Origin, options: OpenVINOOptions) -> Graph
     return None
 
 
-def _new_graphs(path: Path, origin: Origin, options: OpenVINOOptions, prove: Prove) -> Graphs:
+def _new_graphs(path: Path, origin: ConversionSource, options: OpenVINOOptions, prove: Prove) -> Graphs:
     graphs = origin.graphs(options, prove)
     if options.rounding is None or origin.folder is not None:  # else two files would have all weights
         _keep(graphs.conversion, path, path.stem)

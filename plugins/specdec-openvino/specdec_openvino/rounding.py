@@ -11,9 +11,9 @@ import openvino as ov
 
 from specdec import ModelError
 from specdec.errors import in_one_line
-from specdec_openvino.kept import Conversion
-from specdec_openvino.outside import Weights, take_out
-from specdec_openvino.parting import joined, serialized
+from specdec_openvino.conversion_files import Conversion
+from specdec_openvino.external_weights import Weights, extract_constants
+from specdec_openvino.weight_separation import joined, serialized
 
 _NO_GROUPS = -1
 
@@ -50,7 +50,7 @@ def rounded(conversion: Conversion, weights: Weights, rounding: Rounding, device
     """
     graph = joined(ov.Core(), device, conversion, weights)
     _round(graph, rounding)
-    _, own = take_out(graph, {})
+    _, own = extract_constants(graph, {})
     facts = replace(conversion.facts, places={}, baked={}, tied={}, rounding=str(rounding))
     return Conversion(facts, *serialized(graph), own)
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import openvino as ov
 from openvino import opset13 as ops
 
-from specdec_openvino.outside import PREFIX
+from specdec_openvino.external_weights import PREFIX
 
 _NARROW = ov.Type.bf16, ov.Type.f16
 
@@ -28,7 +28,7 @@ def widen(graph: ov.Model) -> None:
 
 
 def mark_decompressions(graph: bytes) -> bytes:
-    """Mark the conversions of weights in a graph's file; ``outside.take_out`` may have made inputs of the weights."""
+    """Mark the conversions of weights in a graph's file; the weights may be inputs by ``extract_constants``."""
     tree = ElementTree.ElementTree(ElementTree.fromstring(graph))
     operations = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
     for edge in tree.iterfind("edges/edge"):

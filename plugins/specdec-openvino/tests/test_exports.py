@@ -17,10 +17,10 @@ import pytest
 import torch
 from specdec_openvino import export, export_proof, loading
 from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.conversion_files import Conversion
+from specdec_openvino.conversion_sources import CheckpointFolder
 from specdec_openvino.export import Export
-from specdec_openvino.kept import Conversion
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.origin import CheckpointFolder
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError

@@ -9,17 +9,17 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from specdec.models.loading import load_pretrained
 from specdec_openvino.conversion import Converted, convert_checked
+from specdec_openvino.conversion_files import Conversion
+from specdec_openvino.conversion_names import name_of_file, name_of_folder
 from specdec_openvino.engine import Graphs
-from specdec_openvino.kept import Conversion
-from specdec_openvino.names import name_of_file, name_of_folder
+from specdec_openvino.external_weights import Checkpoint, Weights, weights_of
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.outside import Checkpoint, Weights, weights_of
-from specdec_openvino.parting import taken_out
+from specdec_openvino.weight_separation import separate_weights
 
 Prove = Callable[[Any, Graphs], None]  # compares a conversion with the model's own forward; raises a ModelError
 
 
-class Origin(ABC):
+class ConversionSource(ABC):
     """Files that a conversion is made from.
 
     Attributes:
@@ -51,7 +51,7 @@ class Origin(ABC):
         return GenerationConfig.from_model_config(config)
 
 
-class ModelFolder(Origin):
+class ModelFolder(ConversionSource):
     """A folder with ``config.json``, given by its path or by a hub name."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -67,13 +67,13 @@ class ModelFolder(Origin):
             return super().generation_config(config)
 
 
-class _TorchOrigin(Origin):
+class _TorchSource(ConversionSource):
     """Files that torch loads, once, to convert the model."""
 
     def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
         model = self._load()
         check_dtype(model.dtype, options.device)
-        graphs = Graphs(*self._take_out(convert_checked(model)))
+        graphs = Graphs(*self._separate(convert_checked(model)))
         prove(model, graphs)
         return graphs
 
@@ -81,11 +81,11 @@ class _TorchOrigin(Origin):
     def _load(self) -> PreTrainedModel: ...
 
     @abstractmethod
-    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+    def _separate(self, converted: Converted) -> tuple[Conversion, Weights]:
         """Return a conversion without the weights that it can read from the files, and these weights."""
 
 
-class CheckpointFolder(ModelFolder, _TorchOrigin):
+class CheckpointFolder(ModelFolder, _TorchSource):
     """A folder of safetensors files, in the dtype that they have."""
 
     def __init__(self, name: str, folder: Path, tokenizer: Any | None) -> None:
@@ -99,14 +99,14 @@ class CheckpointFolder(ModelFolder, _TorchOrigin):
         model: PreTrainedModel = load_pretrained(self._name, self._tokenizer)[0]
         return model
 
-    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
+    def _separate(self, converted: Converted) -> tuple[Conversion, Weights]:
         weights = weights_of(converted.model)
         places = Checkpoint.of(self.source).places_of(weights)
         found = {name: weights[name] for name in places}
-        return taken_out(converted, found, source=str(self.source.resolve()), places=places)
+        return separate_weights(converted, found, source=str(self.source.resolve()), places=places)
 
 
-class GgufFile(_TorchOrigin):
+class GgufFile(_TorchSource):
     """A GGUF file, whose weights transformers dequantises to a dtype; conversions hold them."""
 
     def __init__(self, name: str, dtype: str, tokenizer: Any | None) -> None:
@@ -119,8 +119,8 @@ class GgufFile(_TorchOrigin):
         model: PreTrainedModel = load_pretrained(str(self.source), self._tokenizer, self._dtype)[0]
         return model
 
-    def _take_out(self, converted: Converted) -> tuple[Conversion, Weights]:
-        return taken_out(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
+    def _separate(self, converted: Converted) -> tuple[Conversion, Weights]:
+        return separate_weights(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
 
     def config(self) -> Any:
         return AutoConfig.from_pretrained(self.source.absolute().parent, gguf_file=self.source.name)

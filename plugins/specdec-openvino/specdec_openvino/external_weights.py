@@ -121,7 +121,7 @@ class Checkpoint:
         return np.frombuffer(self._maps[place.file], np.uint8, place.size, place.offset)
 
 
-def take_out(graph: ov.Model, weights: Weights) -> tuple[set[str], dict[str, np.ndarray]]:
+def extract_constants(graph: ov.Model, weights: Weights) -> tuple[set[str], dict[str, np.ndarray]]:
     """Turn constants of a graph into inputs: those in the memory of some weights, and all large ones.
 
     Returns:
@@ -146,7 +146,7 @@ def take_out(graph: ov.Model, weights: Weights) -> tuple[set[str], dict[str, np.
     return inputs.keys() - own.keys(), own
 
 
-def put_in(graph: ov.Model, weights: Weights) -> None:
+def insert_constants(graph: ov.Model, weights: Weights) -> None:
     """Turn these inputs back into constants in the weights' own memory, which must exist as long as the graph."""
     for parameter in graph.get_parameters():
         name = parameter.get_friendly_name()

@@ -11,12 +11,12 @@ import torch
 from specdec import ModelError
 from specdec_openvino.attention import describe
 from specdec_openvino.conversion import Converted
-from specdec_openvino.kept import Conversion, Facts, digest
-from specdec_openvino.outside import Weights, put_in, take_out
+from specdec_openvino.conversion_files import Conversion, Facts, digest
+from specdec_openvino.external_weights import Weights, extract_constants, insert_constants
 from specdec_openvino.widening import mark_decompressions
 
 
-def taken_out(converted: Converted, weights: Weights, **facts: Any) -> tuple[Conversion, dict[str, np.ndarray]]:
+def separate_weights(converted: Converted, weights: Weights, **facts: Any) -> tuple[Conversion, dict[str, np.ndarray]]:
     """Return a conversion without its weights, and the weights that it reads.
 
     Args:
@@ -26,7 +26,7 @@ def taken_out(converted: Converted, weights: Weights, **facts: Any) -> tuple[Con
     Raises:
         ModelError: if the system's folder of temporary files has no room for a few megabytes.
     """
-    met, own = take_out(converted.graph, weights)
+    met, own = extract_constants(converted.graph, weights)
     by_memory = {(weights[name].ctypes.data, weights[name].nbytes): name for name in met}
     tied, baked = dict[str, str](), dict[str, str]()
     for name in weights.keys() - met:
@@ -46,7 +46,7 @@ def joined(core: ov.Core, device: str, conversion: Conversion, weights: Weights)
     """Return a conversion's graph with its weights, whose memory must exist as long as the graph."""
     core.get_property(device, "FULL_DEVICE_NAME")  # loads the device's plug-in, which defines paged attention
     graph = core.read_model(conversion.graph, ov.Tensor(np.frombuffer(conversion.constants, np.uint8)))
-    put_in(graph, {**weights, **conversion.own})
+    insert_constants(graph, {**weights, **conversion.own})
     describe(graph, conversion.facts.layers)
     return graph
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specdec_openvino import conversion, engine, kept, loading, origin
+from specdec_openvino import conversion, conversion_files, conversion_sources, engine, loading
 from specdec_openvino.attention import LayerShape
-from specdec_openvino.kept import Conversion, Facts, path_in
+from specdec_openvino.conversion_files import Conversion, Facts, path_in
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError
@@ -359,7 +359,7 @@ def test_a_folder_is_driven_without_torchs_weights(
     expected = expected_of(AutoModelForCausalLM.from_pretrained(checkpoint))
     assert text_of(str(checkpoint), TOKENIZER) == expected
     forbid_conversion(monkeypatch)
-    monkeypatch.setattr(origin, "load_pretrained", None)
+    monkeypatch.setattr(conversion_sources, "load_pretrained", None)
     assert text_of(str(checkpoint), TOKENIZER) == expected
     (path,) = conversions(home)
     held = Conversion.find(path)
@@ -393,7 +393,7 @@ def test_what_is_kept_of_nothing_is_no_conversion(tmp_path: Path) -> None:
     header = b'{"facts": {"layers": [{"heads": 1}]}, "sizes": [], "own": []}'
     body = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
     path = path_in(tmp_path, "made")
-    path.write_bytes(kept.digest(body).encode() + body.tobytes())
+    path.write_bytes(conversion_files.digest(body).encode() + body.tobytes())
     assert Conversion.find(path) is None
 
 
