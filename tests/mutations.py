@@ -108,7 +108,7 @@ MUTATIONS = (
         (
             (
                 "*((token, None) for token in most_likely.tolist())",
-                "*((token, law) for token in most_likely.tolist())",
+                "*((token, probs) for token in most_likely.tolist())",
             ),
         ),
         (DRAFTS,),
@@ -140,10 +140,10 @@ MUTATIONS = (
         "specdec/strategies/draft_model/drafts.py",
         (
             (
-                "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
-                "        if float(law[token]) < self._confidence:\n"
+                "        self._tree.add(last, token, q=probs if self._distribution.samples else None)\n",
+                "        if float(probs[token]) < self._confidence:\n"
                 "            self.is_done = True\n            return\n"
-                "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
+                "        self._tree.add(last, token, q=probs if self._distribution.samples else None)\n",
             ),
         ),
         (DRAFTS,),

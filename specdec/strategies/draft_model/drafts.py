@@ -15,7 +15,7 @@ from specdec.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
-class DraftLaw:
+class DraftDistribution:
     """The draft model's distribution over the target's vocabulary.
 
     Attributes:
@@ -51,23 +51,24 @@ class Draft(ABC):
     """One request's draft while it is extended.
 
     Attributes:
-        trunk: the draft model's ids missing in its row before the root; forwarded and committed with the first pass.
-        asked: the tree to forward next, in the draft model's ids.
-        keeps: the path of ``asked`` that is committed in the draft model's cache.
+        uncached_prefix: the draft model's ids before the root that its row lacks; the first pass forwards and commits
+            them.
+        next_tree: the tree to forward next, in the draft model's ids.
+        keeps: the path of ``next_tree`` that is committed in the draft model's cache.
     """
 
     keeps: Sequence[int] = ()
 
     def __init__(self, request: Request, pending: Sequence[int], num_tokens: int) -> None:
         self.is_done = num_tokens < 1
-        self.trunk = pending[:-1]
-        self.asked = _root(pending[-1] if pending else 0)
+        self.uncached_prefix = pending[:-1]
+        self.next_tree = _root(pending[-1] if pending else 0)
         self._request = request
         self._num_left = num_tokens
 
     @abstractmethod
     def receive(self, rows: NodeOutputs) -> None:
-        """Extend the draft by the draft model's logits at the wanted nodes of ``asked``."""
+        """Extend the draft by the draft model's logits at the wanted nodes of ``next_tree``."""
 
     @abstractmethod
     def tree(self) -> DraftTree:
@@ -91,30 +92,30 @@ class ChainDraft(Draft):
         request: Request,
         pending: Sequence[int],
         num_tokens: int,
-        law: DraftLaw | None = None,
+        distribution: DraftDistribution | None = None,
         confidence: float = 0.0,
     ) -> None:
         super().__init__(request, pending, num_tokens)
-        self._law = law
+        self._distribution = distribution
         self._confidence = confidence
         self._tree = DraftTree(request.root)
 
     def receive(self, rows: NodeOutputs) -> None:
-        assert self._law is not None, "a draft that is extended has a distribution"
+        assert self._distribution is not None, "a draft that is extended has a distribution"
         last = len(self._tree) - 1
-        law = self._law.at(self._tree.path(last), rows.logits(ROOT))
-        if law is None:
+        probs = self._distribution.at(self._tree.path(last), rows.logits(ROOT))
+        if probs is None:
             self.is_done = True
             return
-        token = self._request.draw(law) if self._law.samples else int(law.argmax())
-        self._tree.add(last, token, q=law if self._law.samples else None)
+        token = self._request.draw(probs) if self._distribution.samples else int(probs.argmax())
+        self._tree.add(last, token, q=probs if self._distribution.samples else None)
         self._num_left -= 1
         # The token stays in the draft even if it is weak: discarding a draw would make its q untrue.
-        is_weak = float(law[token]) < self._confidence
-        draft_id = self._law.vocabulary.to_draft(token)
+        is_weak = float(probs[token]) < self._confidence
+        draft_id = self._distribution.vocabulary.to_draft(token)
         self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids or draft_id is None
         if draft_id is not None:
-            self.asked = _root(draft_id)
+            self.next_tree = _root(draft_id)
 
     def tree(self) -> DraftTree:
         return self._tree
@@ -147,7 +148,7 @@ class TextDraft(Draft):
         self._drafted.append(int(logits.argmax()))
         self._num_left -= 1
         self.is_done = self._num_left == 0 or float(softmax(logits).max()) < self._confidence
-        self.asked = _root(self._drafted[-1])
+        self.next_tree = _root(self._drafted[-1])
 
     def tree(self) -> DraftTree:
         tree = DraftTree(self._request.root)
@@ -176,29 +177,34 @@ class BeamDraft(Draft):
     """
 
     def __init__(
-        self, request: Request, pending: Sequence[int], num_tokens: int, law: DraftLaw, options: BeamOptions
+        self,
+        request: Request,
+        pending: Sequence[int],
+        num_tokens: int,
+        distribution: DraftDistribution,
+        options: BeamOptions,
     ) -> None:
         super().__init__(request, pending, num_tokens)
-        self._law = law
+        self._distribution = distribution
         self._options = options
         self._tree = DraftTree(request.root)
         self._likelihood = {ROOT: 1.0}
         self._level = [ROOT]  # the nodes to extend
-        self._fed = {ROOT: ROOT}  # each node's place in ``asked``
+        self._fed = {ROOT: ROOT}  # each node's place in ``next_tree``
 
     def receive(self, rows: NodeOutputs) -> None:
         children: list[int] = []
         for node in self._level:
-            law = self._law.at(self._tree.path(node), rows.logits(self._fed[node]))
-            if law is not None and self._has_room():
-                children += self._write_below(node, law)
+            probs = self._distribution.at(self._tree.path(node), rows.logits(self._fed[node]))
+            if probs is not None and self._has_room():
+                children += self._write_below(node, probs)
         self._num_left -= 1
         children.sort(key=self._likelihood.__getitem__, reverse=True)
         self._level = [
             node
             for node in children[: self._options.width]
             if self._tree.tokens[node] not in self._request.eos_token_ids
-            and self._law.vocabulary.to_draft(self._tree.tokens[node]) is not None
+            and self._distribution.vocabulary.to_draft(self._tree.tokens[node]) is not None
         ]
         self.is_done = self._num_left == 0 or not self._level or not self._has_room()
         if not self.is_done:
@@ -206,33 +212,33 @@ class BeamDraft(Draft):
 
     def _has_room(self) -> bool:
         """Return True if another level fits; always for chosen candidates, of which the best are taken at the end."""
-        return not self._law.samples or len(self._tree) - 1 + self._options.width <= self._options.num_nodes
+        return not self._distribution.samples or len(self._tree) - 1 + self._options.width <= self._options.num_nodes
 
-    def _write_below(self, node: int, law: torch.Tensor) -> list[int]:
+    def _write_below(self, node: int, probs: torch.Tensor) -> list[int]:
         """Add a node's candidates; return the new ones that are likely enough to be extended."""
         known = len(self._tree)
-        for token, q in self._candidates(law):
+        for token, q in self._candidates(probs):
             child = self._tree.add(node, token, q=q)
-            self._likelihood.setdefault(child, self._likelihood[node] * float(law[token]))
+            self._likelihood.setdefault(child, self._likelihood[node] * float(probs[token]))
         return [
             child
             for child in range(known, len(self._tree))
-            if law[self._tree.tokens[child]] >= self._options.confidence
+            if probs[self._tree.tokens[child]] >= self._options.confidence
         ]
 
-    def _candidates(self, law: torch.Tensor) -> list[tuple[int, torch.Tensor | None]]:
+    def _candidates(self, probs: torch.Tensor) -> list[tuple[int, torch.Tensor | None]]:
         """Return tokens in the order in which a rule tries them, each with the distribution that it was drawn from."""
-        width = min(self._options.width, int((law > 0).sum()))
-        if not self._law.samples:
-            return [(token, None) for token in law.topk(width).indices.tolist()]
+        width = min(self._options.width, int((probs > 0).sum()))
+        if not self._distribution.samples:
+            return [(token, None) for token in probs.topk(width).indices.tolist()]
         if self._options.siblings == "chosen":
-            return draw_with_most_likely(self._request, law, width - 1)
+            return draw_with_most_likely(self._request, probs, width - 1)
         drawn: list[tuple[int, torch.Tensor | None]] = []
         for _ in range(width if self._options.siblings == "without_replacement" else self._options.width):
-            token = self._request.draw(law)
-            drawn.append((token, law))
+            token = self._request.draw(probs)
+            drawn.append((token, probs))
             if self._options.siblings == "without_replacement" and len(drawn) < width:
-                law = without(law, torch.tensor([token], device=law.device))
+                probs = without(probs, torch.tensor([token], device=probs.device))
         return drawn
 
     def _ask_next(self) -> None:
@@ -241,13 +247,13 @@ class BeamDraft(Draft):
         Forwarding them again at each level costs a small model little, and needs no cache with branches.
         """
         for node in self._level:
-            draft_id = self._law.vocabulary.to_draft(self._tree.tokens[node])
+            draft_id = self._distribution.vocabulary.to_draft(self._tree.tokens[node])
             assert draft_id is not None, "nodes without an id of the draft model are not extended"
-            self._fed[node] = self.asked.add(self._fed[self._tree.parents[node]], draft_id)
-        self.asked.wanted = sorted({self._fed[node] for node in self._level})
+            self._fed[node] = self.next_tree.add(self._fed[self._tree.parents[node]], draft_id)
+        self.next_tree.wanted = sorted({self._fed[node] for node in self._level})
 
     def tree(self) -> DraftTree:
-        if self._law.samples or len(self._tree) - 1 <= self._options.num_nodes:
+        if self._distribution.samples or len(self._tree) - 1 <= self._options.num_nodes:
             return self._tree
         # Likelihood never rises along a path, so the best nodes are connected; of equals the shallower come first.
         best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
@@ -255,20 +261,20 @@ class BeamDraft(Draft):
 
 
 def draw_with_most_likely(
-    request: Request, law: torch.Tensor, num_chosen: int
+    request: Request, probs: torch.Tensor, num_chosen: int
 ) -> list[tuple[int, torch.Tensor | None]]:
-    """Return a token drawn from ``law`` without its most likely tokens, with its q, and these chosen tokens after it.
+    """Return a token drawn from ``probs`` without its most likely tokens, with its q, and these chosen tokens after it.
 
     The optimal order for fixed guesses and one draw: Hu et al. 2025, arXiv 2502.18779.
     """
-    most_likely = law.topk(num_chosen).indices
-    q = without(law, most_likely)
+    most_likely = probs.topk(num_chosen).indices
+    q = without(probs, most_likely)
     return [(request.draw(q), q), *((token, None) for token in most_likely.tolist())]
 
 
-def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def without(probs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the distribution conditional on none of these tokens."""
-    rest = law.index_fill(0, tokens, 0.0)
+    rest = probs.index_fill(0, tokens, 0.0)
     return rest / rest.sum()
 
 

@@ -14,7 +14,14 @@ from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
 from specdec.strategies.base import Drafter, Engine, Proposer, Tunable
 from specdec.strategies.batch_drafter import BatchDrafter
-from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
+from specdec.strategies.draft_model.drafts import (
+    BeamDraft,
+    BeamOptions,
+    ChainDraft,
+    Draft,
+    DraftDistribution,
+    TextDraft,
+)
 from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.strategies.host import Host
 from specdec.strategies.request import Request
@@ -175,12 +182,12 @@ class _DraftModelEngine(Engine):
         pending = self._synchronise(drafter, drafter.row, context)
         if isinstance(self._vocabulary, TextVocabulary):
             return TextDraft(request, pending, num_tokens, self._vocabulary, context, config.confidence)
-        law = DraftLaw(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
+        distribution = DraftDistribution(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
         if config.width == 1:
-            return ChainDraft(request, pending, num_tokens, law, config.confidence)
+            return ChainDraft(request, pending, num_tokens, distribution, config.confidence)
         num_nodes = min(config.num_nodes, budget.num_nodes)
         options = BeamOptions(config.width, num_nodes, config.confidence, config.siblings)
-        return BeamDraft(request, pending, num_tokens, law, options)
+        return BeamDraft(request, pending, num_tokens, distribution, options)
 
     def _num_free(self, context: Sequence[int]) -> int:
         """Return the number of positions left after a text."""
@@ -210,15 +217,15 @@ class _DraftModelEngine(Engine):
         """Run one pass of the draft model over the nodes that each draft needs next."""
         rows = {drafter: drafter.row for drafter in drafts if drafter.row is not None}
         planned = self._target.compile(
-            {row: drafts[drafter].asked for drafter, row in rows.items()},
-            {row: drafts[drafter].trunk for drafter, row in rows.items()},
+            {row: drafts[drafter].next_tree for drafter, row in rows.items()},
+            {row: drafts[drafter].uncached_prefix for drafter, row in rows.items()},
         )
         output = self._target.forward(planned)
-        output.fetch({row: drafts[drafter].asked.nodes_wanted() for drafter, row in rows.items()})
+        output.fetch({row: drafts[drafter].next_tree.nodes_wanted() for drafter, row in rows.items()})
         self._target.keep(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
         for drafter, draft in drafts.items():
-            drafter.cached += [*draft.trunk, *(draft.asked.tokens[node] for node in draft.keeps)]
-            draft.trunk = ()
+            drafter.cached += [*draft.uncached_prefix, *(draft.next_tree.tokens[node] for node in draft.keeps)]
+            draft.uncached_prefix = ()
         return {drafter: output.rows[row] for drafter, row in rows.items()}
 
     def release(self, drafter: _ModelDrafter) -> None:

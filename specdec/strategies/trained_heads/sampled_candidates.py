@@ -78,18 +78,18 @@ class DrawnDraft:
         above = self._log_probs[parent]
         if count < 1 or above < self._least or self.tree.tokens[parent] in self._request.eos_token_ids:
             return []
-        law = self._law(self.tree.path(parent), tokens, log_probs)
-        if law is None:
+        probs = self._distribution(self.tree.path(parent), tokens, log_probs)
+        if probs is None:
             return []
-        count = min(count, 1 + int((above + law.log() >= self._least).sum()), int((law > 0).sum()))
+        count = min(count, 1 + int((above + probs.log() >= self._least).sum()), int((probs > 0).sum()))
         children = list[int]()
-        for token, q in draw_with_most_likely(self._request, law, count - 1):
+        for token, q in draw_with_most_likely(self._request, probs, count - 1):
             children.append(child := self.tree.add(parent, token, q=q))
-            self._log_probs[child] = above + math.log(float(law[token]))
+            self._log_probs[child] = above + math.log(float(probs[token]))
         return children
 
     @torch.inference_mode(False)  # a caller's processor may change tensors that it keeps while it verifies
-    def _law(self, path: Sequence[int], tokens: np.ndarray, log_probs: np.ndarray) -> torch.Tensor | None:
+    def _distribution(self, path: Sequence[int], tokens: np.ndarray, log_probs: np.ndarray) -> torch.Tensor | None:
         """Return the head's distribution over the target's vocabulary, ``(vocab,)``, with the request's settings.
 
         None if they allow no token, or if a processor raises: the path may never be accepted.
@@ -100,10 +100,10 @@ class DrawnDraft:
         logits = torch.full((self._request.vocab_size,), -torch.inf)
         logits.numpy()[tokens] = log_probs
         try:
-            law = self._request.warp(path, logits)
+            probs = self._request.warp(path, logits)
         except Exception:  # a caller's own processor
             return None
-        return law if law.isfinite().all() else None
+        return probs if probs.isfinite().all() else None
 
 
 def drawn_drafts(
