@@ -9,7 +9,7 @@ import pytest
 from specdec import Generator, PluginError, RequestError, ToyModel
 from specdec.errors import nearest
 from specdec.plugins import registry as plugins
-from specdec.plugins.registry import Broken, load_plugins
+from specdec.plugins.registry import BrokenDistribution, load_plugins
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_strategy_of_the_repository_that_is_not_installed(monkeypatch: pytest.
 def test_what_is_installed_and_broken_is_not_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", lambda **_: [])
     registry = load_plugins()
-    registry.broken.append(Broken("specdec-openvino", "it needs OpenVINO of 2026.4 or later"))
+    registry.broken.append(BrokenDistribution("specdec-openvino", "it needs OpenVINO of 2026.4 or later"))
     with pytest.raises(PluginError, match="specdec-openvino is installed but broken: it needs OpenVINO") as caught:
         registry.backend("openvino")
     assert "pip install" not in str(caught.value)

@@ -16,7 +16,7 @@ _FENCE = re.compile("(`{3,}|~{3,})[^`]*")
 _COLOURS = "cyan", "magenta", "green", "yellow", "blue"
 
 
-class Writing(Protocol):
+class AnswerWriter(Protocol):
     """Shows one answer while it is decoded."""
 
     def add(self, chunk: "Chunk") -> None:
@@ -26,7 +26,7 @@ class Writing(Protocol):
         """Show the rest, also of a stopped answer."""
 
 
-class Bare:
+class PlainWriter:
     """Writes the exact text, for pipes; rich would expand tabs and drop control characters."""
 
     def __init__(self, console: Console) -> None:
@@ -41,7 +41,7 @@ class Bare:
         self._file.flush()
 
 
-class Coloured:
+class ColouredWriter:
     """Writes text in which the tokens of a multi-token step share a colour."""
 
     def __init__(self, console: Console) -> None:
@@ -58,7 +58,7 @@ class Coloured:
         self._console.print()
 
 
-class Rendered:
+class MarkdownWriter:
     """Renders Markdown block by block; the current block is plain text until it is complete.
 
     Complete blocks scroll away like other output. Only the current block is redrawn, and a screen that is too small for
@@ -95,11 +95,11 @@ class Rendered:
         return Text("\n").join(lines[-max(1, self._console.height - 2) :])
 
 
-def writing(console: Console, has_colours: bool) -> Writing:
+def writer_for(console: Console, has_colours: bool) -> AnswerWriter:
     """Return the writer that suits the output: a terminal, with or without colours, or a pipe."""
     if not console.is_terminal:
-        return Bare(console)
-    return Coloured(console) if has_colours else Rendered(console)
+        return PlainWriter(console)
+    return ColouredWriter(console) if has_colours else MarkdownWriter(console)
 
 
 def _markdown(text: str) -> Markdown:

@@ -110,7 +110,7 @@ class Screen:
     def show(self, chunks: Iterator["Chunk"]) -> None:
         """Show an answer as it is decoded; Ctrl-C ends it."""
         from specdec.chat.commands import figures
-        from specdec.cli.answers import writing
+        from specdec.cli.answers import writer_for
         from specdec.cli.chat_input import is_terminal, unseen
 
         shown = None
@@ -119,7 +119,7 @@ class Screen:
             try:
                 for chunk in chunks:
                     vanish()
-                    shown = shown or writing(self._console, self.has_colours)
+                    shown = shown or writer_for(self._console, self.has_colours)
                     shown.add(chunk)
             finally:
                 if shown is not None:

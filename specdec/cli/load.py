@@ -28,7 +28,7 @@ from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
     from specdec.loadtest import client, run
-    from specdec.loadtest.figures import Goal, Spread, Summary
+    from specdec.loadtest.figures import Goal, Percentiles, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _show(summaries: "list[Summary]", goal: "Goal") -> None:
             console.print(f"{each.load}: {count} failed: {reason}", style="bold red", markup=False)
 
 
-def _shown(spread: "Spread", scale: float, unit: str) -> tuple[str, str]:
+def _shown(spread: "Percentiles", scale: float, unit: str) -> tuple[str, str]:
     """The median and the 99th percentile."""
     if spread.values is None:
         return "–", "–"

@@ -7,7 +7,7 @@ from transformers.generation import logits_process as hf
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from specdec.errors import RequestError
-from specdec.in_transformers.rows import InBatch, PaddedRow
+from specdec.in_transformers.rows import BatchProcessor, PaddedRow
 from specdec.sampling.processors import is_path_pure
 
 _WARPERS = hf.TemperatureLogitsWarper, hf.TopKLogitsWarper, hf.TopPLogitsWarper, hf.MinPLogitsWarper  # in their order
@@ -70,4 +70,4 @@ def _in_batch(function: Any, row: PaddedRow, num_rows: int) -> Any:
     num_told_apart = num_rows if isinstance(function, _TELL_ROWS_APART) else 1
     if not len(row.padding) and num_told_apart == 1:
         return function
-    return InBatch(function, row, num_told_apart, is_path_pure(function))
+    return BatchProcessor(function, row, num_told_apart, is_path_pure(function))

@@ -42,7 +42,7 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> lis
 
 
 @dataclass(frozen=True)
-class InBatch:
+class BatchProcessor:
     """A processor or criterion made for a padded batch, called for one row without its padding.
 
     It receives the row with its padding, as in the batch. If it distinguishes rows, it receives ``num_rows`` copies,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from specdec.loadtest.client import Answered
-from specdec.loadtest.run import Ran
+from specdec.loadtest.run import FinishedLoad
 
 PERCENTILES = 50, 90, 99
 
@@ -26,13 +26,13 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Percentiles:
     """Percentiles, in seconds; None without any value."""
 
     values: tuple[float, ...] | None
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> "Spread":
+    def of(cls, seconds: Sequence[float]) -> "Percentiles":
         """Return the percentiles of some times."""
         return cls(tuple(float(np.percentile(seconds, place)) for place in PERCENTILES) if seconds else None)
 
@@ -63,19 +63,19 @@ class Summary:
     tokens_per_second: float
     requests_per_second: float
     goodput: float
-    first: Spread
-    per_token: Spread
-    gaps: Spread
-    whole: Spread
+    first: Percentiles
+    per_token: Percentiles
+    gaps: Percentiles
+    whole: Percentiles
     failures: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: value.as_dict() if isinstance(value, Spread) else value for name, value in found.items()}
+        return {name: value.as_dict() if isinstance(value, Percentiles) else value for name, value in found.items()}
 
 
-def summary_of(ran: Ran, goal: Goal) -> Summary:
+def summary_of(ran: FinishedLoad, goal: Goal) -> Summary:
     """Return the figures of a finished load."""
     good = [each for each in ran.answers if each.has_succeeded]
     kept = list(filter(goal.is_met, good))
@@ -90,9 +90,9 @@ def summary_of(ran: Ran, goal: Goal) -> Summary:
         tokens_per_second=sum(each.num_tokens for each in good) / ran.seconds,
         requests_per_second=len(good) / ran.seconds,
         goodput=len(kept) / ran.seconds,
-        first=Spread.of([each.first for each in good]),
-        per_token=Spread.of([each.per_token for each in good if each.per_token is not None]),
-        gaps=Spread.of([gap for each in good for gap in each.gaps]),
-        whole=Spread.of([each.seconds for each in good]),
+        first=Percentiles.of([each.first for each in good]),
+        per_token=Percentiles.of([each.per_token for each in good if each.per_token is not None]),
+        gaps=Percentiles.of([gap for each in good for gap in each.gaps]),
+        whole=Percentiles.of([each.seconds for each in good]),
         failures=dict(failed),
     )

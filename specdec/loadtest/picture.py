@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.comparison.figures.axes import COLOURS, MARKERS
-from specdec.loadtest.figures import PERCENTILES, Spread, Summary
+from specdec.loadtest.figures import PERCENTILES, Percentiles, Summary
 from specdec.machine.extras import needs
 
 
@@ -36,7 +36,7 @@ def picture(summaries: Sequence[Summary], title: str) -> Any:
     return figure
 
 
-def _percentiles(axes: Any, places: Sequence[Any], spreads: Sequence[Spread], scale: float, label: str) -> None:
+def _percentiles(axes: Any, places: Sequence[Any], spreads: Sequence[Percentiles], scale: float, label: str) -> None:
     for number, percentile in enumerate(PERCENTILES):
         known = [
             (place, each.values[number] * scale) for place, each in zip(places, spreads, strict=True) if each.values

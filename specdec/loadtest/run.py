@@ -49,8 +49,8 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A finished load.
+class FinishedLoad:
+    """The answers to a load.
 
     Attributes:
         seconds: from the first request to the end of the last answer.
@@ -63,7 +63,7 @@ class Ran:
 
 async def run(
     address: Address, load: Load, prompts: Sequence[EvaluationPrompt], timeout: float, on_answer: Callable[[], None]
-) -> Ran:
+) -> FinishedLoad:
     """Run a load on a server, and wait for all answers."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(timeout=timeout, limits=limits) as client:
@@ -86,4 +86,4 @@ async def run(
                     answers.append(await one(prompt, time.perf_counter() - began))
 
             await asyncio.gather(*(stream() for _ in range(load.streams or 1)))
-        return Ran(load, answers, time.perf_counter() - began)
+        return FinishedLoad(load, answers, time.perf_counter() - began)

@@ -45,7 +45,7 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenDistribution:
     """A third-party distribution that can't be used, and why."""
 
     distribution: str
@@ -61,7 +61,7 @@ class Registry:
     """The installed implementations; made by ``load_plugins``."""
 
     def __init__(self) -> None:
-        self.broken: list[Broken] = []
+        self.broken: list[BrokenDistribution] = []
         self._plugins: list[Plugin] = []
         self._unasked: list[tuple[pluggy.PluginManager, str]] = []  # for backends, whose libraries take seconds
 
@@ -102,7 +102,7 @@ class Registry:
             except Exception as error:
                 if distribution == hookspecs.PROJECT:
                     raise
-                self.broken.append(Broken.by(error, distribution))
+                self.broken.append(BrokenDistribution.by(error, distribution))
 
     def _offered(self, manager: pluggy.PluginManager, kind: str, distribution: str) -> list[Plugin]:
         return [
@@ -240,7 +240,7 @@ def load_plugins() -> Registry:
         try:
             registry.register(entry_point.load(), distribution)
         except Exception as error:  # a third party's import must not stop the others
-            registry.broken.append(Broken.by(error, distribution))
+            registry.broken.append(BrokenDistribution.by(error, distribution))
     return registry
 
 

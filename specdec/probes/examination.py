@@ -20,7 +20,7 @@ from specdec.models.notes import lock_of
 from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import recalled
 from specdec.probes.products import Products, probe_products
-from specdec.probes.selftest import Tried, probe
+from specdec.probes.selftest import SelfTestResult, probe
 from specdec.probes.walk import RAGGED
 from specdec.target import Target
 
@@ -76,7 +76,7 @@ def _set_products(backend: HFBackend) -> None:
     backend.shapes = replace(backend.shapes, row_multiple=products.row_multiple, chunk=chunk)
 
 
-def _try_out_chains(backend: HFBackend) -> Tried:
+def _try_out_chains(backend: HFBackend) -> SelfTestResult:
     """Set the backend to chains only, because of its ``reason``, and test these.
 
     Raises:
@@ -114,7 +114,7 @@ def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Prod
     return recalled(model, "products", Products, lambda: probe_products(model, seconds), math.isinf(seconds))
 
 
-def _try_out(backend: HFBackend) -> Tried:
+def _try_out(backend: HFBackend) -> SelfTestResult:
     """Return the self-test's result; run once for a model and all backends of this class."""
     model, compiler, shapes = backend.model, backend.compiler, backend.shapes
     driven_by = (
@@ -128,12 +128,12 @@ def _try_out(backend: HFBackend) -> Tried:
     )
     question = " ".join(map(str, ("self-test", *driven_by)))
 
-    def tried() -> Tried:
+    def tried() -> SelfTestResult:
         # The reference's pass would be limited as prompts are, and those over drafts aren't.
         with without_limits(limited_modules(model)):
             return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
 
-    return recalled(model, question, Tried, tried, not backend.is_alone)
+    return recalled(model, question, SelfTestResult, tried, not backend.is_alone)
 
 
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:

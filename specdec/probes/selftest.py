@@ -41,7 +41,7 @@ _Error = tuple[float, float, float]  # over its bound, over the logits' spread, 
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class SelfTestResult:
     """The result of trying a model out.
 
     Attributes:
@@ -53,7 +53,9 @@ class Tried:
     deviation: Deviation
 
 
-def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = True, is_timed: bool = True) -> Tried:
+def probe(
+    target: Target, model: PreTrainedModel, tries_first_layers: bool = True, is_timed: bool = True
+) -> SelfTestResult:
     """Decode a text in passes of every kind, and compare their logits with the model's own forward; called at load.
 
     Args:
@@ -70,14 +72,14 @@ def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = Tru
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(target, model, is_timed)) if is_shallow else ""
         walked = _walk(target, model, is_timed)
-        return Tried(_judge(model, walked) or fault, walked.deviation())
+        return SelfTestResult(_judge(model, walked) or fault, walked.deviation())
     except WrongLayout as fault:
-        return Tried(str(fault), Deviation("", 0.0))
+        return SelfTestResult(str(fault), Deviation("", 0.0))
     except Exception as error:  # third-party modelling code: after any error the model can't be driven in this way
         if is_out_of_memory(error):  # says nothing about the model, and mustn't be remembered
             remedy = "free memory, or load the model in a smaller dtype"
             raise ModelError(f"{name_of(model)} can't be tested: memory ran out; {remedy}") from error
-        return Tried(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
+        return SelfTestResult(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
 
 
 def _walk(target: Target, model: PreTrainedModel, is_timed: bool) -> Walk:

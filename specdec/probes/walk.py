@@ -34,7 +34,7 @@ _SECONDS = 0.1  # after which no larger trees are run: for large models on slow 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PassLogits:
     """The logits at one position, ``(vocab,)``, and the kind of pass that computed them."""
 
     kind: str
@@ -52,7 +52,7 @@ class Walk:
 
     tokens: list[int]
     plain: dict[int, torch.Tensor] = field(default_factory=dict)
-    others: list[Found] = field(default_factory=list)
+    others: list[PassLogits] = field(default_factory=list)
 
     def passes(self) -> Iterator[tuple[str, int, torch.Tensor]]:
         """Yield the kind of pass, the position and the logits of all of them, plain steps first."""
@@ -184,7 +184,7 @@ class _Walker:
         return planned, self.target.forward(planned).rows
 
     def _note(self, kind: str, position: int, row: OutputRow, path: Sequence[int]) -> None:
-        self.done.others += [Found(kind, position + depth, row.logits(node)) for depth, node in enumerate(path)]
+        self.done.others += [PassLogits(kind, position + depth, row.logits(node)) for depth, node in enumerate(path)]
 
     def _tree(self, position: int, size: int, stop: int) -> tuple[DraftTree, list[int]]:
         """Return a tree of about ``size`` nodes that contains the text from a position on, and the text's path.

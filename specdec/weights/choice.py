@@ -23,7 +23,7 @@ from specdec.weights.verdicts import FILE, RowMultiples, Verdicts
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class KernelChoice:
     """The fastest way found to pack a model's weights.
 
     Attributes:
@@ -60,7 +60,7 @@ def choose(
     folder: Path | None = None,
     on_shape: Callable[[], object] = lambda: None,
     timing: Timing = Timing(),
-) -> Chosen:
+) -> KernelChoice:
     """Return the fastest of some kernels for layers of one dtype.
 
     Only clear verdicts are cached. They are checked again from time to time, and dropped if a check contradicts them.
@@ -76,7 +76,7 @@ def choose(
     verdicts, joins = Verdicts(folder / FILE, _key(layers, groups), timing.now), False
     name = verdicts.winner("kernel", contest.names, partial(contest.fastest, on_shape), contest.is_still_fastest)
     if name == STOCK:
-        return Chosen(name, joins)
+        return KernelChoice(name, joins)
     if groups:
         measure, check = partial(contest.joining, name), partial(contest.is_still_right, name)
         joins = verdicts.winner(name, (APART, JOINED), measure, check) == JOINED
@@ -85,7 +85,7 @@ def choose(
         multiples = verdicts.row_multiples(question, lambda: tuple(_row_multiples(together, kernels[name])))
     except Exception:  # third-party code, which is run again where its error is reported
         multiples = ()
-    return Chosen(name, joins, multiples)
+    return KernelChoice(name, joins, multiples)
 
 
 def _key(layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]]) -> str:

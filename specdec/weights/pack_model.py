@@ -9,7 +9,7 @@ import torch
 from specdec.errors import ModelError, in_one_line, is_out_of_memory
 from specdec.machine.facts import processor_name
 from specdec.weights.base import Kernel
-from specdec.weights.choice import Chosen, choose, grouped
+from specdec.weights.choice import KernelChoice, choose, grouped
 from specdec.weights.contest import num_shapes
 from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, is_sharded, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
@@ -161,7 +161,7 @@ def _pack_by(
     layers: Sequence[ProductLayer],
     groups: Sequence[Sequence[ProductLayer]],
     kernel: Kernel,
-    chosen: Chosen,
+    chosen: KernelChoice,
     requested: str,
     why: str,
 ) -> Weights:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from specdec import demo
-from specdec.cli.answers import Coloured, Rendered, _end_of_block, writing
+from specdec.cli.answers import ColouredWriter, MarkdownWriter, _end_of_block, writer_for
 from specdec.cli.chat_input import questions
 from specdec.decoding.result import Chunk
 
@@ -126,7 +126,7 @@ def shown(pieces: list[str], width: int = 40, has_colours: bool = False, height:
     stream = pyte.Stream(screen)
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, height=height)
-    writer = writing(console, has_colours)
+    writer = writer_for(console, has_colours)
     for piece in pieces:
         writer.add(Chunk((1, 2), piece))
     writer.end()
@@ -183,7 +183,7 @@ def test_colours_show_the_text_as_it_is() -> None:
 
 def test_a_pipe_gets_the_text_to_the_letter() -> None:
     file = io.StringIO()
-    writer = writing(Console(file=file), has_colours=False)
+    writer = writer_for(Console(file=file), has_colours=False)
     for piece in PIECES:
         writer.add(Chunk((1,), piece))
     writer.end()
@@ -192,7 +192,7 @@ def test_a_pipe_gets_the_text_to_the_letter() -> None:
 
 def test_steps_of_several_tokens_take_turns_in_colour() -> None:
     file = io.StringIO()
-    writer = Coloured(Console(file=file, force_terminal=True, color_system="standard"))
+    writer = ColouredWriter(Console(file=file, force_terminal=True, color_system="standard"))
     for number, text in ((2, "a"), (1, "b"), (3, "c")):
         writer.add(Chunk(tuple(range(number)), text))
     writer.end()
@@ -201,6 +201,6 @@ def test_steps_of_several_tokens_take_turns_in_colour() -> None:
 
 def test_an_answer_that_is_stopped_early_shows_what_there_is() -> None:
     file = io.StringIO()
-    writer = Rendered(Console(file=file, force_terminal=True, width=40))
+    writer = MarkdownWriter(Console(file=file, force_terminal=True, width=40))
     writer.end()
     assert "None" not in file.getvalue()

@@ -17,7 +17,7 @@ from specdec.plugins import registry
 from specdec.runtime.lease import WeightsLease
 from specdec.weights import pack_model
 from specdec.weights.base import Kernel
-from specdec.weights.choice import Chosen
+from specdec.weights.choice import KernelChoice
 from specdec.weights.onednn import OneDNNKernel
 from specdec.weights.packing import packed_weights
 from specdec.weights.tensor import PackedWeight
@@ -140,7 +140,7 @@ def test_auto_leaves_the_model_where_stock_products_are_faster(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="", joins=False))
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: KernelChoice(name="", joins=False))
     assert str(Generator(model).weights) == "stock: faster here than fbgemm and onednn"
 
 
@@ -193,7 +193,7 @@ def test_what_stops_in_the_middle_leaves_the_model_whole(
     model: PreTrainedModel, error: BaseException, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parameters_of(model)
-    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="failing", joins=True))
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: KernelChoice(name="failing", joins=True))
     with pytest.raises(raised):
         WeightsLease("failing", {"failing": Failing(error)}).acquire(model)
     assert_as_before(model, before)
@@ -217,7 +217,9 @@ def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
 ) -> None:
     monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
     monkeypatch.setattr(
-        pack_model, "choose", lambda *given, **_: Chosen(name="onednn" if "onednn" in given[2] else "", joins=False)
+        pack_model,
+        "choose",
+        lambda *given, **_: KernelChoice(name="onednn" if "onednn" in given[2] else "", joins=False),
     )
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     generator = Generator(model)
@@ -350,7 +352,7 @@ def test_a_draft_model_is_given_back_by_the_last_strategy_that_drafts_with_it(
     from specdec import DraftModelProposer
 
     monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="onednn", joins=False))
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: KernelChoice(name="onednn", joins=False))
     drafter, other = (families.make(*families.TREES["llama"]) for _ in range(2))
     before, before_other = parameters_of(drafter), parameters_of(other)
     lone = Generator(drafter, weights="packed")
@@ -461,7 +463,7 @@ class Short(OneDNNKernel):
 @pytest.fixture
 def _chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel is chosen without a contest, so that packings can be counted; models aren't too small for "auto"."""
-    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen("short", joins=False))
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: KernelChoice("short", joins=False))
     monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
 
 

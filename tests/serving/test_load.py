@@ -17,7 +17,7 @@ from specdec.cli import app
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.loadtest.client import Address, Answered
 from specdec.loadtest.figures import Goal, summary_of
-from specdec.loadtest.run import Load, Ran, run
+from specdec.loadtest.run import FinishedLoad, Load, run
 from tests.serving.serving import Served
 
 PROMPTS = [EvaluationPrompt("text", f"p{number}", f"prompt {number}") for number in range(5)]
@@ -50,7 +50,7 @@ def test_the_figures_of_a_run() -> None:
         answered(3.0, [0.2], 1),
         answered(4.0, [], 0, "the queue is full"),
     ]
-    found = summary_of(Ran(Load(1.0, None, 5), answers, 10.0), Goal(first=2.0, per_token=0.2))
+    found = summary_of(FinishedLoad(Load(1.0, None, 5), answers, 10.0), Goal(first=2.0, per_token=0.2))
     assert (found.num_requests, found.num_succeeded) == (5, 4)
     assert found.tokens_per_second == 1.8
     assert found.requests_per_second == 0.4

@@ -15,7 +15,7 @@ from specdec.layout import Compiler, Layout, Shapes
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.parts import SplitMask
 from specdec.probes import examination
-from specdec.probes.selftest import Tried
+from specdec.probes.selftest import SelfTestResult
 from specdec.tree import DraftTree
 
 
@@ -167,7 +167,7 @@ class Untested(HFBackend):
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         super().__init__(model, compiler)
-        with patch.object(examination, "_try_out", lambda *_: Tried("", Deviation("", 0.0))):
+        with patch.object(examination, "_try_out", lambda *_: SelfTestResult("", Deviation("", 0.0))):
             examination.examine(self)
 
 

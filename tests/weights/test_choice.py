@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 from specdec.machine.timing import Rounds, Timer
 from specdec.weights.base import Kernel
-from specdec.weights.choice import Chosen, Timing, choose
+from specdec.weights.choice import KernelChoice, Timing, choose
 from specdec.weights.contest import Contest, num_shapes
 from specdec.weights.layers import ProductLayer, product_layers
 
@@ -69,7 +69,7 @@ def ticking(time: Time, **seconds: float) -> dict[str, Ticking]:
 
 def chosen_in(
     folder: Path, kernels: dict[str, Ticking], needs_gain: bool = False, width: int = 8, joined: int = 0
-) -> Chosen:
+) -> KernelChoice:
     layers = layers_of(width)
     timing = next(iter(kernels.values())).time.timing
     return choose(layers, [layers[:1]] * joined, kernels, needs_gain, folder, timing=timing)
