@@ -23,7 +23,7 @@ from benchmarks.speed.widened import SHAPES
 from specdec import Generator
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.folder import write_head
+from specdec.heads.eagle3_folder import write_head
 from specdec.record import StepRecord
 from specdec.strategies.eagle3 import Eagle3Proposer
 

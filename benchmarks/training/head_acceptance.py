@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.training.head_run import on_prompts
 from specdec import Generator
-from specdec.heads.made_here import strategy_of
+from specdec.heads.local_heads import strategy_of
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host

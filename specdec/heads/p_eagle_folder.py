@@ -1,4 +1,4 @@
-"""Folders of P-EAGLE heads, written in ``speculators``' layout; ``folder.py`` reads them."""
+"""Folders of P-EAGLE heads, written in ``speculators``' layout; ``eagle3_folder.py`` reads them."""
 
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
+from specdec.heads.eagle3_folder import read_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.folder import read_head
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable

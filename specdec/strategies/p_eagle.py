@@ -12,8 +12,8 @@ import torch
 from pydantic import Field
 
 from specdec.heads.drafting import first_pass
+from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import PairHead

@@ -10,8 +10,8 @@ import torch
 from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import TreeGrowth
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.eagle3_folder import read_head, write_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.folder import read_head, write_head
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.torch_runner import TorchRunner
 from specdec.training.base import HeadTraining, special_tokens

@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from specdec.heads.drafting import first_pass
+from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.folder import read_p_eagle_head
 from specdec.heads.p_eagle import FurtherLayer, PEagleHead
 from specdec.heads.p_eagle_folder import write_p_eagle_head
 from specdec.heads.p_eagle_runner import PEagleRunner

@@ -17,7 +17,7 @@ from specdec import Budget, DraftTree, Generator, ModelError, ToyModel, demo
 from specdec.decoding.request_state import TokenView
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.folder import write_head
+from specdec.heads.eagle3_folder import write_head
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.eagle3 import Eagle3Proposer

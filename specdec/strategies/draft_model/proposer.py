@@ -254,7 +254,7 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
 
 
 def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> Vocabulary | TextVocabulary:
-    """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
+    """Raises ModelError where the option ``vocabulary`` doesn't fit drafter and target."""
     is_shared = tokenizer is not None and tokenizer is host.tokenizer
     if not is_shared:
         _check_own(tokenizer, size)

@@ -56,7 +56,7 @@ class CostModel(ABC):
 
     @abstractmethod
     def rounds(self, growths: Sequence[Growth]) -> Iterable[Sequence[Growth]]:
-        """Return for each round the growths that take their next node in it, before the next round is asked for."""
+        """Return for each round the growths that take their next node in it, before the next round begins."""
 
     @abstractmethod
     def size_of(self, record: StepRecord) -> int:

@@ -1,4 +1,4 @@
-"""The price of a head's passes in a merge: each level of its draft is asked for only where it pays.
+"""The price of a head's passes in a merge: each level of its draft is computed only where it pays.
 
 A pass pays if the tokens that it is expected to win are worth more than its time:
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from specdec import ModelError
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.eagle3_folder import read_head, write_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.folder import read_head, write_head
 from tests.support.malicious import Malicious
 
 VOCAB, HIDDEN, LAYERS = 40, 16, 9
