@@ -111,11 +111,11 @@ class Screen:
         """Show an answer as it is decoded; Ctrl-C ends it."""
         from specdec.chat.commands import figures
         from specdec.cli.answers import writer_for
-        from specdec.cli.chat_input import is_terminal, unseen
+        from specdec.cli.chat_input import is_terminal, without_echo
 
         shown = None
         may_stop = _stopping(self._session.stop) if is_terminal(sys.stdin) else nullcontext()
-        with status("reading") as vanish, may_stop, unseen():
+        with status("reading") as vanish, may_stop, without_echo():
             try:
                 for chunk in chunks:
                     vanish()

@@ -92,7 +92,7 @@ def reader(history: Path, commands: list[str]) -> Reader:
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def without_echo() -> Iterator[None]:
     """Hide what is typed within the block, while an answer is drawn, and keep it for the next line."""
     if not is_terminal(sys.stdin) or find_spec("termios") is None:  # a pipe, or not Unix
         yield
