@@ -43,7 +43,7 @@ class NodeDistributions:
     """The target's distribution of the next token at each node of a draft tree, after every logits processor.
 
     A verifier calls ``draw``, ``probs`` and ``position``. Each node is evaluated when it is first read, on the node's
-    own path, so the accepted path costs what plain decoding does.
+    own path, and its processors run once, so the accepted path costs what plain decoding does.
 
     Args:
         outputs: the model's output at the tree's nodes.
@@ -103,7 +103,7 @@ class NodeDistributions:
         """The two largest scores at a node, in units of logits, ``(2,)``, on the model's device.
 
         The scores are those whose argmax is the token: for a draw, with ``gumbel(position, count)`` added. None if a
-        processor of the caller's would run twice.
+        processor of the caller's may have state.
         """
         temperature = self._warper.temperature
         if self._warper.is_plain_argmax:
@@ -128,11 +128,9 @@ class NodeDistributions:
     def scores(self, node: int) -> torch.Tensor | None:
         """The scores at a node after its processors, before temperature and truncation, ``(vocab,)``.
 
-        None if they weren't computed yet and a processor of the caller's would run twice.
+        None if they weren't computed yet and a processor of the caller's may have state.
         """
-        if node in self._scores:
-            return self._scores[node]
-        return self._processed(node) if self._warper.is_pure else None
+        return self._processed(node) if node in self._scores or self._warper.is_pure else None
 
     def predictions(self, nodes: Sequence[int], wants_draws: bool) -> dict[int, int]:
         """The next token at some nodes: the draw if ``wants_draws``, else the raw argmax.
@@ -205,8 +203,10 @@ class NodeDistributions:
         return scores
 
     def _processed(self, node: int) -> torch.Tensor:
-        scores = self._warper.constrained(self._path(node), self._outputs.logits(node))
-        self._scores[node] = self._masked(node, scores)
+        """The scores after the processors, which run once for a node: they may have state."""
+        if node not in self._scores:
+            scores = self._warper.constrained(self._path(node), self._outputs.logits(node))
+            self._scores[node] = self._masked(node, scores)
         return self._scores[node]
 
     def _masked(self, node: int, scores: torch.Tensor) -> torch.Tensor:
