@@ -181,7 +181,7 @@ def _commit(turn: RequestTurn, target: NodeDistributions, flags_ties: bool) -> N
     if request.settings.keeps_scores:
         turn.scores = tuple(None if one is None else _copied(one) for one in map(target.scores, kept))
     if request.settings.keeps_logits:
-        turn.logits = tuple(_copied(target.logits(node)) for node in kept)
+        turn.logits = tuple(_copied(target.outputs.logits(node)) for node in kept)
     _fail_without_distribution(request, verdict, target)
 
 
@@ -193,7 +193,7 @@ def _fail_without_distribution(request: RequestState, verdict: Verdict, target: 
     """Fail a request whose text goes on at a node that has an error in place of a distribution."""
     last = verdict.path[-1]
     fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
-    is_certain = last == ROOT or target.has_logits(last)  # otherwise the node is the next root, and is fed alone
+    is_certain = last == ROOT or target.outputs.is_finite(last)  # otherwise the node is the next root, and is fed alone
     if fault is not None and is_certain and not request.is_finished:
         error = type(fault)(f"step {request.stats.steps + 1}: {fault}")
         error.__cause__ = fault.__cause__
