@@ -50,7 +50,7 @@ class RequestTurn:
         proposed: the drafter's tree, or the chunk.
         tree: the part of ``proposed`` that is fed and verified.
         distributions: the model's at the nodes of ``tree``, set by ``verify``; None for a chunk.
-        verdict: the acceptance rule's.
+        verdict: the acceptance rule's; a token less than nodes if the last node has no distribution.
         kept: the verdict, cut at the end of the text; of a chunk all nodes.
         is_chunk: a chunk of the prompt is read, and nothing is verified.
         read: the chunk; of a first draft, the rest of the prompt, which is fed before it; otherwise None.
