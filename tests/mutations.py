@@ -214,8 +214,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a signal of the node before",
-        "specdec/sampling/distributions.py",
-        (("self._outputs.top_probs(node, k) for", "self._outputs.top_probs(max(0, node - 1), k) for"),),
+        "specdec/backends/output.py",
+        (("column = column_of[node + trunk]", "column = column_of[max(0, node - 1) + trunk]"),),
         (SIGNALS,),
     ),
     Mutation(

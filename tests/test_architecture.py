@@ -1,11 +1,16 @@
-"""The architecture page names functions and files that exist, and each package of ``specdec/``."""
+"""The pages for contributors name functions and files that exist, and each package of ``specdec/`` in its order."""
 
 import ast
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.test_layering import FLOOR_OF
+
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("architecture", "contributing")}
+PACKAGES = PAGES["architecture"].partition("## Packages")[2]
 
 
 def names_in(path: Path) -> set[str]:
@@ -19,19 +24,26 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def test_every_path_exists() -> None:
-    paths = re.findall(r"`(specdec/[\w/]+(?:\.py|/))`", PAGE)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_exists(page: str) -> None:
+    paths = re.findall(r"`((?:specdec|tests|docs|benchmarks)/[\w./-]*)`", PAGES[page])
     assert len(paths) > 15
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
 
 
-def test_every_function_is_in_the_file_that_is_named_with_it() -> None:
-    named = re.findall(r"`([A-Za-z_.]+)` in\s+`(specdec/[\w/]+\.py)`", PAGE)
-    assert len(named) > 12
+@pytest.mark.parametrize(("page", "least"), [("architecture", 12), ("contributing", 3)])
+def test_every_function_is_in_the_file_that_is_named_with_it(page: str, least: int) -> None:
+    named = re.findall(r"`([A-Za-z_.]+)` in\s+`(specdec/[\w/]+\.py)`", PAGES[page])
+    assert len(named) > least
     assert [(name, path) for name, path in named if name not in names_in(ROOT / path)] == []
 
 
 def test_every_package_has_a_line() -> None:
     packages = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
-    table = PAGE.partition("## Packages")[2]
-    assert {package for package in packages if f"`{package}/`" not in table} == set()
+    assert {package for package in packages if f"| `{package}/` |" not in PACKAGES} == set()
+
+
+def test_the_packages_are_in_the_order_in_which_they_import() -> None:
+    listed = re.findall(r"^\| `(\w+)/` \|", PACKAGES, re.MULTILINE)
+    assert len(listed) > 20
+    assert [FLOOR_OF[package] for package in listed] == sorted(FLOOR_OF[package] for package in listed)

@@ -8,7 +8,12 @@ Laws:
 - Keep-then-forward equals a fresh forward over the committed tokens; so does rollback-then-forward.
 - A row's output doesn't depend on the other rows, except by rounding; under a ``bit_exact`` compiler not even by
   rounding, unless ``inexact`` says why.
-- A model that can't satisfy these laws is refused with the reason, or driven with chains if that is correct.
+- A model that can't satisfy these laws is refused with the reason, or driven with chains if that is correct. The
+  self-test that finds this out (``specdec/probes/examination.py``) tests ``HFBackend`` and its subclasses alone: any
+  other backend knows its engine, sets ``shapes`` and ``reason`` in ``load``, and is tested by
+  ``specdec.testing.check_backend``.
+
+The smallest backend is ``toy.py``.
 """
 
 from abc import ABC, abstractmethod
@@ -78,11 +83,12 @@ class Backend(ABC):
         Options: the class of the options.
         copies_weights: True if passes use a copy of the weights, made at load.
         version: of the engine, if it isn't torch: probes' findings are cached by version.
-        options: the options of this backend.
+        options: the options of this backend; set by the caller of ``load``.
+        shapes: the facts that layouts and drafts depend on; set by ``load``.
         lossy: why options make it compute another model than the given one, or "".
         reason: why the model supports chains only, or no drafts, or "".
         inexact: why the bits of logits depend on the rest of the pass, or "".
-        deviation: the deviation of passes from plain steps, if loading has measured it.
+        deviation: the deviation of passes from plain steps, if loading has measured it; else it is measured after.
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from specdec.models.state_rows import rows_at
-from specdec.sampling.topk import top_ids, topk
+from specdec.sampling.topk import Top, top_ids, topk
 
 States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
 
@@ -126,20 +126,22 @@ class OutputRow:
         """The raw logits at a node, ``(vocab,)``."""
         return self.output.at(self.row, node + self.trunk)
 
-    def top_probs(self, node: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The top-k next tokens at a node by the raw logits, best first: tokens, and probabilities."""
-        ids, probs = self.output.top(k)
-        column = self.output.column_of[node + self.trunk]
-        return tuple(ids[self.row][column]), tuple(probs[self.row][column])
+    def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, Top]:
+        """The top-k tokens by raw logits and their probabilities, at those of some nodes whose logits are finite."""
+        return self._top(nodes, *self.output.top(k))
 
-    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
-        """The top-k raw logits at those of some nodes whose logits are finite, largest first: tokens, and logits."""
-        (ids, logits), column_of, trunk = self.output.top_logits(k), self.output.column_of, self.trunk
-        own_ids, own_logits, best, found = ids[self.row], logits[self.row], self.output.top_ids(self.row), {}
+    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, Top]:
+        """The top-k tokens by raw logits and these logits, at those of some nodes whose logits are finite."""
+        return self._top(nodes, *self.output.top_logits(k))
+
+    def _top(self, nodes: Sequence[int], ids: Sequence[Any], values: Sequence[Any]) -> dict[int, Top]:
+        """Return ids and values, ``(rows, columns, k)``, at the nodes with finite logits."""
+        own_ids, own_values, column_of, trunk = ids[self.row], values[self.row], self.output.column_of, self.trunk
+        best, found = self.output.top_ids(self.row), dict[int, Top]()
         for node in nodes:
             column = column_of[node + trunk]
             if best[column] >= 0:  # else it isn't finite
-                found[node] = tuple(own_ids[column]), tuple(own_logits[column])
+                found[node] = tuple(own_ids[column]), tuple(own_values[column])
         return found
 
     def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:

@@ -62,8 +62,7 @@ def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
 class RequestPlan:
     """The strategy, acceptance rule and settings of one request.
 
-    Requests with different plans may share a pass. A rule other than the generator's must agree with it in ``reads_q``
-    and ``is_keyed``, because strategies are bound for these two.
+    Requests with different plans may share a pass. The strategy is bound for the rule's ``reads_q`` and ``is_keyed``.
     """
 
     strategy: Strategy

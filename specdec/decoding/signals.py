@@ -53,11 +53,11 @@ def answers(
     """
     match what:
         case TopK(k):
-            return Answers(partial(target.top_probs, nodes, k))
+            return Answers(partial(target.outputs.top_probs, nodes, k))
         case TopLogits(k):
-            return Answers(partial(target.top_logits, nodes, k))
+            return Answers(partial(target.outputs.top_logits, nodes, k))
         case Hidden(layers):
-            return HiddenAnswers(nodes, partial(target.hidden, nodes, layers))
+            return HiddenAnswers(nodes, partial(target.outputs.hidden, nodes, layers))
         case _:
             return Answers(partial(target.predictions, nodes, what is What.DRAW and shows_draws))
 

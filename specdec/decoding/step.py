@@ -130,11 +130,11 @@ def verify(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
     for turn in drafting:
         request, verifier, outputs = turn.request, turn.request.plan.verifier, output.rows[turn.row]
         warper, randomness, constraint = request.warper, request.randomness, request.constraint
-        turn.target = NodeDistributions(turn.tree, outputs, request.tokens, warper, randomness, constraint)
+        turn.distributions = NodeDistributions(turn.tree, outputs, request.tokens, warper, randomness, constraint)
         if verifier.reads_q and not turn.tree.has_true_q:
             verifier, turn.has_fallen_back = batch.fallback, True
         with blame_verifier(verifier, request):
-            verdict = verifier.verify(turn.tree, turn.target, request.randomness)
+            verdict = verifier.verify(turn.tree, turn.distributions, request.randomness)
             verdict.check(turn.tree)
             has_bonus = verdict.tokens[-1] != NO_TOKEN
             turn.verdict = verdict if has_bonus else Verdict(verdict.path, verdict.tokens[:-1])
@@ -162,8 +162,8 @@ def commit(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
         if turn.read is not None:
             stop, of_prompt = turn.start + len(turn.read), output.rows[turn.row].of_trunk()
             turn.prompt_logprobs = prompt_logprobs(turn.request, turn.start, stop, of_prompt)
-        if turn.target is not None and not turn.request.is_finished:
-            _commit(turn, turn.target, batch.flags_ties)
+        if turn.distributions is not None and not turn.request.is_finished:
+            _commit(turn, turn.distributions, batch.flags_ties)
     batch.target.keep(output.planned, {turn.row: turn.kept.path for turn in turns})
 
 
@@ -181,7 +181,7 @@ def _commit(turn: RequestTurn, target: NodeDistributions, flags_ties: bool) -> N
     if request.settings.keeps_scores:
         turn.scores = tuple(None if one is None else _copied(one) for one in map(target.scores, kept))
     if request.settings.keeps_logits:
-        turn.logits = tuple(_copied(target.logits(node)) for node in kept)
+        turn.logits = tuple(_copied(target.outputs.logits(node)) for node in kept)
     _fail_without_distribution(request, verdict, target)
 
 
@@ -193,7 +193,7 @@ def _fail_without_distribution(request: RequestState, verdict: Verdict, target: 
     """Fail a request whose text goes on at a node that has an error in place of a distribution."""
     last = verdict.path[-1]
     fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
-    is_certain = last == ROOT or target.has_logits(last)  # otherwise the node is the next root, and is fed alone
+    is_certain = last == ROOT or target.outputs.is_finite(last)  # otherwise the node is the next root, and is fed alone
     if fault is not None and is_certain and not request.is_finished:
         error = type(fault)(f"step {request.stats.steps + 1}: {fault}")
         error.__cause__ = fault.__cause__
@@ -211,8 +211,8 @@ def observe(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> N
             if turn.read is not None:
                 signals = prompt_signals(request, turn.read, turn.start, output.rows[turn.row].of_trunk())
                 drafter.read(turn.start + len(turn.read), budget(batch.target, request), signals)
-            if turn.target is not None:
-                feedback = feedback_of(request, turn.tree, turn.kept, turn.target)
+            if turn.distributions is not None:
+                feedback = feedback_of(request, turn.tree, turn.kept, turn.distributions)
                 drafter.receive(feedback)
                 if not request.is_finished:
                     drafter.observe(feedback.about(turn.proposed))

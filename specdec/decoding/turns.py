@@ -49,6 +49,8 @@ class RequestTurn:
     Attributes:
         proposed: the drafter's tree, or the chunk.
         tree: the part of ``proposed`` that is fed and verified.
+        distributions: the model's at the nodes of ``tree``, set by ``verify``; None for a chunk.
+        verdict: the acceptance rule's; a token less than nodes if the last node has no distribution.
         kept: the verdict, cut at the end of the text; of a chunk all nodes.
         is_chunk: a chunk of the prompt is read, and nothing is verified.
         read: the chunk; of a first draft, the rest of the prompt, which is fed before it; otherwise None.
@@ -64,7 +66,7 @@ class RequestTurn:
     read: DraftTree | None = None
     start: int = 0
     num_discarded: int = 0
-    target: NodeDistributions | None = None
+    distributions: NodeDistributions | None = None
     verdict: Verdict = NOTHING
     has_fallen_back: bool = False
     scores: tuple[torch.Tensor | None, ...] = ()

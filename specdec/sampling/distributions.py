@@ -11,7 +11,7 @@ from specdec.constraints.path_state import PathState
 from specdec.errors import NumericsError, RequestError, SpecdecError, failure
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
-from specdec.sampling.topk import top_two
+from specdec.sampling.topk import Top, top_two
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1
@@ -29,10 +29,10 @@ class NodeOutputs(Protocol):
     def is_finite(self, node: int) -> bool:
         """Return True if the largest logit is finite."""
 
-    def top_probs(self, node: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The top-k next tokens by the raw logits, best first, and their probabilities."""
+    def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, Top]:
+        """The top-k tokens by raw logits and their probabilities, at those of some nodes whose logits are finite."""
 
-    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
+    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, Top]:
         """The top-k tokens by raw logits and these logits, at those of some nodes whose logits are finite."""
 
     def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
@@ -43,14 +43,14 @@ class NodeDistributions:
     """The target's distribution of the next token at each node of a draft tree, after every logits processor.
 
     A verifier calls ``draw``, ``probs`` and ``position``. Each node is evaluated when it is first read, on the node's
-    own path, so the accepted path costs what plain decoding does.
+    own path, and its processors run once, so the accepted path costs what plain decoding does.
 
     Args:
-        outputs: the model's output at the tree's nodes.
         committed: the text up to the tree's root.
         constraint: the constraint's state at the root; None if the text is free.
 
     Attributes:
+        outputs: the model's output at the tree's nodes, before all processors.
         faults: by node, why the node has no distribution.
     """
 
@@ -64,7 +64,7 @@ class NodeDistributions:
         constraint: PathState | None = None,
     ) -> None:
         self._tree = tree
-        self._outputs = outputs
+        self.outputs = outputs
         self._committed = committed
         self._length = len(committed)
         self._warper = warper
@@ -103,11 +103,11 @@ class NodeDistributions:
         """The two largest scores at a node, in units of logits, ``(2,)``, on the model's device.
 
         The scores are those whose argmax is the token: for a draw, with ``gumbel(position, count)`` added. None if a
-        processor of the caller's would run twice.
+        processor of the caller's may have state.
         """
         temperature = self._warper.temperature
         if self._warper.is_plain_argmax:
-            scores = self._masked(node, self._outputs.logits(node))
+            scores = self._masked(node, self.outputs.logits(node))
         elif not self._warper.is_pure:
             return None
         elif temperature == 0.0:
@@ -117,22 +117,12 @@ class NodeDistributions:
             scores = (probs.double().log() + gumbel(self.position(node), len(probs)).to(probs.device)) * temperature
         return top_two(scores)
 
-    def has_logits(self, node: int) -> bool:
-        """Return True if the model's logits at a node are finite."""
-        return self._outputs.is_finite(node)
-
-    def logits(self, node: int) -> torch.Tensor:
-        """The raw logits at a node, ``(vocab,)``."""
-        return self._outputs.logits(node)
-
     def scores(self, node: int) -> torch.Tensor | None:
         """The scores at a node after its processors, before temperature and truncation, ``(vocab,)``.
 
-        None if they weren't computed yet and a processor of the caller's would run twice.
+        None if they weren't computed yet and a processor of the caller's may have state.
         """
-        if node in self._scores:
-            return self._scores[node]
-        return self._processed(node) if self._warper.is_pure else None
+        return self._processed(node) if node in self._scores or self._warper.is_pure else None
 
     def predictions(self, nodes: Sequence[int], wants_draws: bool) -> dict[int, int]:
         """The next token at some nodes: the draw if ``wants_draws``, else the raw argmax.
@@ -144,28 +134,16 @@ class NodeDistributions:
         return {node: token for node, token in found.items() if token is not None}
 
     def _predict(self, node: int, wants_draw: bool) -> int | None:
-        if not self._outputs.is_finite(node):
+        if not self.outputs.is_finite(node):
             return None
         is_argmax = self._warper.is_plain_argmax and self._constraint is None
         if not wants_draw or is_argmax or not self._warper.is_pure:
-            return self._outputs.argmax(node)
+            return self.outputs.argmax(node)
         try:
             token = self._drawn[node] if node in self._drawn else self._draw(node)
         except Exception:  # a processor's, on a path that may never be written
             return None
         return None if token == NO_TOKEN else token
-
-    def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
-        """The top-k next tokens with their probabilities, at those of some nodes whose logits are finite."""
-        return {node: self._outputs.top_probs(node, k) for node in nodes if self._outputs.is_finite(node)}
-
-    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, ...], tuple[float, ...]]]:
-        """The top-k tokens by raw logits and these logits, at those of some nodes whose logits are finite."""
-        return self._outputs.top_logits(nodes, k)
-
-    def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
-        """The hidden states of some layers at some nodes, ``(nodes, layers, size)``."""
-        return self._outputs.hidden(nodes, layers)
 
     @contextmanager
     def _noting_faults(self, node: int) -> Iterator[None]:
@@ -179,7 +157,7 @@ class NodeDistributions:
     def _draw(self, node: int) -> int:
         if self._warper.is_plain_argmax:
             self._check_logits(node)
-            token = self._outputs.argmax(node)
+            token = self.outputs.argmax(node)
             if self._constraint is None or self._constraint_at(node).allows(token):  # no need to fetch the logits
                 return token
         if self._warper.temperature == 0.0:
@@ -205,8 +183,10 @@ class NodeDistributions:
         return scores
 
     def _processed(self, node: int) -> torch.Tensor:
-        scores = self._warper.constrained(self._path(node), self._outputs.logits(node))
-        self._scores[node] = self._masked(node, scores)
+        """The scores after the processors, which run once for a node: they may have state."""
+        if node not in self._scores:
+            scores = self._warper.constrained(self._path(node), self.outputs.logits(node))
+            self._scores[node] = self._masked(node, scores)
         return self._scores[node]
 
     def _masked(self, node: int, scores: torch.Tensor) -> torch.Tensor:
@@ -231,7 +211,7 @@ class NodeDistributions:
         return [*self._committed[: self._length], *self._tree.path(node)] if is_read else []
 
     def _check_logits(self, node: int) -> None:
-        if not self._outputs.is_finite(node):
+        if not self.outputs.is_finite(node):
             raise NumericsError(
                 f"the logits for position {self.position(node)} are NaN or infinite. Check the model's weights and "
                 "dtype (float16 overflows where bfloat16 and float32 do not)"

@@ -5,6 +5,8 @@ from math import isfinite
 import numpy as np
 import torch
 
+Top = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, and their probabilities or logits, the largest first
+
 _BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
 
 

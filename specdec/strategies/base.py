@@ -77,7 +77,8 @@ class Drafter(ABC):
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
         """Called after ``receive`` with the outcome of the drafter's last tree, in that tree's node numbers.
 
-        Not called after the last step. In a merge, only if all probe nodes of the tree were verified.
+        Not called after the last step. In a merge it is called only for a tree whose probe nodes were all verified, and
+        never for a ``Source``, whose candidates' acceptance rates the merge updates.
         """
 
     def retain(self, start: int, stop: int) -> Retained | None:
@@ -97,7 +98,9 @@ class Drafter(ABC):
 class Engine:
     """The state that a proposer's requests share; ``propose_many`` runs a draft model once for the whole batch.
 
-    ``notes`` are reported with the result of each request, before those of its drafter.
+    ``Engine(start)`` is enough for a strategy whose shared state ``start`` has in its closure. A subclass overrides
+    ``start`` in place of passing it. ``notes`` are reported with the result of each request, before those of its
+    drafter.
     """
 
     notes: tuple[str, ...] = ()
@@ -199,7 +202,10 @@ class Proposer(BaseModel, ABC):
         return False
 
     def wants(self) -> frozenset[Signal]:
-        """Return the signals that ``observe`` needs, as pairs of nodes and quantity."""
+        """Return the signals that the drafters need, as pairs of nodes and quantity.
+
+        ``Drafter.read`` gets those about ``Nodes.PROMPT``; ``receive`` and ``observe`` get all others.
+        """
         return frozenset()
 
     def bind(self, host: Host) -> Engine:

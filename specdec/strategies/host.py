@@ -22,7 +22,7 @@ class Host:
         model, tokenizer: the target's; the tokenizer may be None.
         vocab_size: entries of the target's logits.
         reads_q: True if the acceptance rule reads the distributions from which candidates are drawn.
-        is_keyed: True if the text doesn't depend on the drafts.
+        is_keyed: True if the text doesn't depend on the drafts, so a strategy may learn from one request for another.
         takes_trees: True if the model supports branching trees; otherwise drafts are cut to their longest chain.
         head_runner: returns a runner of a trained head's passes, by the target's engine if it can: called with the
             head and the number of tokens that a pass returns after each pair, or None for the whole draft vocabulary.

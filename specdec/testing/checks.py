@@ -28,11 +28,16 @@ def check_verifier(
 ) -> None:
     """Check that a lossless rule emits the target's distribution, for every length at which the text may be cut.
 
-    All outcomes are enumerated: use a vocabulary of about 3 tokens and a few draws.
+    Also that a rule which declares ``stays_on_the_text`` reads the target at accepted nodes only. All outcomes are
+    enumerated: use a vocabulary of about 3 tokens and a few draws.
 
     Args:
         p, q: the distributions of the target and the drafter, as functions of the context.
         context: token ids before the draft.
+
+    Raises:
+        AssertionError: with what is wrong, such as the total variation distance of the two distributions. A lossy rule
+            always fails: for its own tests, ``emitted_law`` and ``total_variation`` measure by how much.
     """
     num_tokens = shape.depth + 1
     emitted = emitted_law(

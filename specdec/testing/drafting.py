@@ -1,6 +1,7 @@
 """The trees that a strategy drafts, for worked examples and tests."""
 
 from itertools import islice
+from typing import Any
 
 from specdec.backends.toy import ToyModel
 from specdec.constraints.base import Constraint
@@ -15,10 +16,12 @@ def first_drafts(
     num_steps: int = 1,
     vocab_size: int = 10,
     constraint: Constraint | None = None,
+    tokenizer: Any = None,
 ) -> list[DraftTree]:
     """Return the trees that a strategy drafts in the first steps after a prompt.
 
     The target is ``ToyModel.counting(vocab_size)``, decoded greedily: it predicts token i % vocab_size at position i.
+    ``tokenizer`` is what the strategy finds as ``host.tokenizer``, such as ``toy_tokenizer(vocab_size)``.
     """
     from specdec.generator import Generator
 
@@ -27,7 +30,7 @@ def first_drafts(
     def collect(record: StepRecord) -> None:
         trees.extend(outcome.tree for outcome in record.outcomes if outcome.tree is not None)
 
-    with Generator(ToyModel.counting(vocab_size), proposer=proposer) as generator:
+    with Generator(ToyModel.counting(vocab_size), tokenizer, proposer=proposer) as generator:
         for _ in islice(generator.stream(prompt, max_new_tokens=64, on_step=collect, constraint=constraint), num_steps):
             pass
     return trees

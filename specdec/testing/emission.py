@@ -1,6 +1,7 @@
 """The exact distribution of the tokens that a rule emits, by enumerating every outcome of the production code."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,30 @@ TreeDrawing = Callable[[RandomSource], DraftTree]
 CPU = torch.device("cpu")
 
 
+class WatchedDistributions(NodeDistributions):
+    """The target's distributions, with a record of the nodes that a rule reads.
+
+    Attributes:
+        nodes_read: in the order of their first reads.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.nodes_read: list[int] = []
+
+    def draw(self, node: int) -> int:
+        self._note(node)
+        return super().draw(node)
+
+    def probs(self, node: int) -> torch.Tensor | None:
+        self._note(node)
+        return super().probs(node)
+
+    def _note(self, node: int) -> None:
+        if node not in self.nodes_read:
+            self.nodes_read.append(node)
+
+
 def target_of(
     p: Law,
     tree: DraftTree,
@@ -28,7 +53,7 @@ def target_of(
     settings: Settings,
     chances: RandomSource,
     prompt_length: int | None = None,
-) -> NodeDistributions:
+) -> WatchedDistributions:
     """Return the target's distributions at a tree's nodes for a known p; logits are log p, in float64.
 
     Args:
@@ -43,15 +68,26 @@ def target_of(
         first = settings.constraint.start(Vocabulary(None, laws.shape[1]))
         new_tokens = () if prompt_length is None else context[prompt_length:]
         constraint = PathState(first, frozenset(), laws.shape[1]).after(new_tokens)
-    return NodeDistributions(tree, OutputRow(Output(logits, range(len(tree))), 0), context, warper, chances, constraint)
+    row = OutputRow(Output(logits, range(len(tree))), 0)
+    return WatchedDistributions(tree, row, context, warper, chances, constraint)
 
 
 def verdict_of(
     verifier: Verifier, p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
 ) -> Verdict:
-    """Return a rule's verdict on a tree below the last token of ``context``, checked as the core checks it."""
-    verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
+    """Return a rule's verdict on a tree below the last token of ``context``, checked as the core checks it.
+
+    Raises:
+        AssertionError: if a rule that declares ``stays_on_the_text`` reads the target at other nodes.
+    """
+    target = target_of(p, tree, context, settings, chances)
+    verdict = verifier.verify(tree, target, chances)
     verdict.check(tree)
+    read = tuple(target.nodes_read)
+    assert not verifier.stays_on_the_text or read == verdict.path[: len(read)], (
+        f"{type(verifier).__name__} declares stays_on_the_text = True, but reads the target at the nodes {read} of "
+        f"{tree} and accepts {verdict.path}: read accepted nodes only, in order, or declare False"
+    )
     return verdict
 
 

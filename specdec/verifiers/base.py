@@ -48,12 +48,16 @@ class Verdict:
 class Verifier(BaseModel, ABC):
     """An acceptance rule: configuration and one method.
 
+    ``lossless`` and ``reads_q`` must be declared. A wrong promise changes the text silently:
+    ``specdec.testing.check_verifier`` tests ``lossless`` and ``stays_on_the_text``.
+
     Attributes:
         lossless: the emitted text has the target's own distribution.
         reads_q: the rule reads the distributions of draws, which must be true.
-        stays_on_the_text: the rule reads the target at accepted nodes only, once each and in order, so that logits
-            processors may have state.
-        is_keyed: the text is a function of the noise keyed by position, so a proposer may know that noise.
+        stays_on_the_text: the rule reads the target at accepted nodes only, in order, so that logits processors may
+            have state. Each node's processors run once, however often it is read.
+        is_keyed: each token is a function of its distribution and the noise of its position alone, so the text doesn't
+            depend on the drafts, and a proposer may know that noise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,7 +69,15 @@ class Verifier(BaseModel, ABC):
 
     @abstractmethod
     def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
-        """Return the accepted path and the emitted tokens."""
+        """Return the accepted path and the emitted tokens.
+
+        Args:
+            tree: ``tree.draws`` has the candidates below each node, in the order in which to try them; ``tree.child``
+                finds one by its token.
+            target: ``probs(node)`` is the distribution after a node's path, None where there is none; ``draw(node)`` is
+                the token that plain decoding emits there.
+            source: for choices that ``draw`` doesn't make, such as a token of a residual distribution.
+        """
 
 
 def probability(q: torch.Tensor | None, token: int) -> float:

@@ -23,8 +23,17 @@ from specdec import (
     ToyModel,
 )
 from specdec.in_transformers.candidates import ProposerCandidates
-from specdec.testing import check_drafting, check_proposer, toy_tokenizer
+from specdec.testing import (
+    Shape,
+    TableLaw,
+    check_drafting,
+    check_proposer,
+    check_verifier,
+    first_drafts,
+    toy_tokenizer,
+)
 from specdec.verifiers.match import MatchVerifier
+from specdec.verifiers.traversal import TraversalVerifier
 
 PROMPTS = [[0, 1], [3], [2, 2, 1, 2]]
 
@@ -127,6 +136,7 @@ def test_a_strategy_that_needs_a_tokenizer_is_given_one() -> None:
     check_proposer(Spelling(), model, PROMPTS, tokenizer=tokenizer)
     assert Generator(model, tokenizer, proposer=Spelling()).generate("0 1 2 3 0", max_new_tokens=8).stats.steps < 8
     check_drafting(Spelling(), MatchVerifier(), cycle, [0, 1], 4, tokenizer=tokenizer)
+    assert [tree.tokens for tree in first_drafts(Spelling(), [2, 3, 2], vocab_size=4, tokenizer=tokenizer)] == [[2, 3]]
     candidates = ProposerCandidates(Spelling(), vocab_size=4, tokenizer=tokenizer)
     assert candidates.get_candidates(torch.tensor([[2, 3, 2]]))[0].tolist() == [[2, 3, 2, 3]]
     with pytest.raises(ModelError, match="spelling needs a tokenizer"):
@@ -138,6 +148,27 @@ def test_the_toy_tokenizer_spells_every_id_and_reads_it_again() -> None:
     ids = [11, 0, 3, 10]
     assert tokenizer.decode(ids) == "11 0 3 10"
     assert tokenizer("11 0 3 10", add_special_tokens=False)["input_ids"] == tokenizer.encode("11 0 3 10") == ids
+
+
+def test_the_toy_tokenizer_has_the_given_texts_line_breaks_among_them() -> None:
+    tokenizer = toy_tokenizer(8, {6: ".", 7: "\n"})
+    assert tokenizer.decode([1, 7, 2, 6]) == "1 \n 2 ."
+    assert tokenizer.encode("1 \n 2 .") == [1, 7, 2, 6]
+    assert tokenizer.decode([7]) == "\n"
+
+
+class Overreaching(TraversalVerifier):
+    """Reads the target on rejected paths, and says that it doesn't."""
+
+    stays_on_the_text = True
+
+
+def test_a_rule_that_reads_rejected_nodes_is_refused_if_it_declares_that_it_doesnt() -> None:
+    chain = Shape((("sampled", Shape()),))
+    given = TableLaw(3, seed=1), TableLaw(3, seed=2), chain, [0]
+    check_verifier(TraversalVerifier(), *given)
+    with pytest.raises(AssertionError, match=r"Overreaching declares stays_on_the_text = True, but .* \(0, 1\)"):
+        check_verifier(Overreaching(), *given)
 
 
 class Neither(Proposer):

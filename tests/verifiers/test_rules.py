@@ -9,9 +9,12 @@ import torch
 from scipy import stats
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, PluginError, Request, RequestError, ToyModel
-from specdec.sampling.randomness import Randomness
+from specdec.sampling.distributions import NodeDistributions
+from specdec.sampling.randomness import Randomness, RandomSource
 from specdec.testing import Shape, TableLaw, draw_tree, emitted_law, plain_law, total_variation
 from specdec.tree import Draw, merge
+from specdec.verifiers.base import Verdict
+from specdec.verifiers.match import MatchVerifier
 from specdec.verifiers.rejection import RejectionVerifier
 from specdec.verifiers.traversal import TraversalVerifier
 from specdec.verifiers.typical import TypicalVerifier, entropy
@@ -252,6 +255,25 @@ def test_rejection_asks_a_stateful_processor_along_the_text_only() -> None:
     result = generator.generate([1, 2], max_new_tokens=20, temperature=1.0, seed=4, logits_processor=processor)
     text = [1, 2, *result.token_ids]
     # The last verdict may reach beyond the length at which the text was cut.
+    assert processor.asked[:20] == [text[:end] for end in range(2, 22)]
+
+
+class ReadsTwice(MatchVerifier):
+    """Looks at the distribution of each accepted node before it is drawn from."""
+
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
+        node: int | None = 0
+        while node is not None:
+            assert target.probs(node) is not None
+            node = tree.child(node, target.draw(node))
+        return super().verify(tree, target, source)
+
+
+def test_a_stateful_processor_runs_once_for_a_node_that_a_rule_reads_twice() -> None:
+    model, drafter, processor = ToyModel.random(4, seed=1), ToyModel.random(4, seed=2), Forgetful()
+    generator = Generator(model, proposer=DraftModelProposer(model=drafter, width=2), verifier=ReadsTwice())
+    result = generator.generate([1, 2], max_new_tokens=20, temperature=1.0, seed=4, logits_processor=processor)
+    text = [1, 2, *result.token_ids]
     assert processor.asked[:20] == [text[:end] for end in range(2, 22)]
 
 
