@@ -126,11 +126,14 @@ def _warm_up(process: Process, prompts: Sequence[list[int]], rounds: Rounds) -> 
     The first decoding isn't counted: weights are packed and graphs compiled then. One more is made in any case.
     """
     process.decode(prompts[0], rounds.max_new_tokens)
-    seconds = list[float]()
+    seconds, per_token = list[float](), list[float]()
     for prompt in cycle(prompts):
-        seconds.append(process.decode(prompt, rounds.max_new_tokens)["seconds"])
+        reply = process.decode(prompt, rounds.max_new_tokens)
+        seconds.append(reply["seconds"])
+        per_token.append(1e3 * reply["seconds"] / max(1, len(reply["tokens"])))
         if sum(seconds) >= rounds.warm_up:
             break
+    _note(f"  {sum(seconds):.0f} s of warm-up: {per_token[0]:.1f} ms per token at first, {per_token[-1]:.1f} at last")
     return statistics.median(seconds)
 
 

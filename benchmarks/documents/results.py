@@ -207,18 +207,25 @@ def machines() -> str:
     for what, name, without, drafted in cases:
         data = read(name)
         ratios = picture.ratios(data)
-        best = max((name for name in ratios if not name.startswith("specdec:")), key=ratios.__getitem__)
+        without, drafted = (_spelled(each, ratios) for each in (without, drafted))
+        best = max((peer for peer in ratios if not peer.startswith("specdec:")), key=ratios.__getitem__)
         lines.append(
             [
                 f"{what}, {picture.dtype({'model': data['model'].partition(';')[0]})}",
-                f"{ratio(data, without, BASELINE.contender):.2f}",
-                f"{ratio(data, drafted, BASELINE.contender):.2f} ({_numerics(drafted)})",
+                f"{ratios[without]:.2f}",
+                f"{ratios[drafted]:.2f} ({_numerics(drafted)})",
                 f"{rows_of(data)[drafted]['by_prompt']['least']:.2f}",
                 f"{ratios[best]:.2f} ({best})",
             ]
         )
     heading = ["", "plain, fast numerics", "`auto`", "`auto`, slowest prompt", "best peer of that run"]
     return _block(heading, lines, [case[1] for case in cases], read("engines_wide_float32"))
+
+
+def _spelled(contender: str, known: Iterable[str]) -> str:
+    """A contender's name in a run, which may spell out fast numerics, the default of ``compare``."""
+    spelled = f"{contender}+numerics=fast"
+    return spelled if spelled in known else contender
 
 
 def _numerics(contender: str) -> str | None:
