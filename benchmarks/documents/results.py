@@ -207,14 +207,14 @@ def machines() -> str:
     for what, name, without, drafted in cases:
         data = read(name)
         ratios = picture.ratios(data)
-        without, drafted = (_spelled(each, ratios) for each in (without, drafted))
+        ours = [_spelled(each, ratios) for each in (without, drafted)]
         best = max((peer for peer in ratios if not peer.startswith("specdec:")), key=ratios.__getitem__)
         lines.append(
             [
                 f"{what}, {picture.dtype({'model': data['model'].partition(';')[0]})}",
-                f"{ratios[without]:.2f}",
-                f"{ratios[drafted]:.2f} ({_numerics(drafted)})",
-                f"{rows_of(data)[drafted]['by_prompt']['least']:.2f}",
+                f"{ratios[ours[0]]:.2f}",
+                f"{ratios[ours[1]]:.2f} ({_numerics(drafted)})",
+                f"{rows_of(data)[ours[1]]['by_prompt']['least']:.2f}",
                 f"{ratios[best]:.2f} ({best})",
             ]
         )
