@@ -17,7 +17,7 @@ from benchmarks.__main__ import measurements
 from benchmarks.documents.first_screen import SHOWN
 from benchmarks.documents.results import FURTHER
 from benchmarks.interleaved import Measurement, Rounds, Run, groups, measure
-from benchmarks.peers import llamacpp, models, specdec, transformers
+from benchmarks.peers import llamacpp, models, openvino, specdec, transformers
 from benchmarks.peers.process import PeerError, Process, Setup
 from benchmarks.peers.worker import Arguments, options
 from benchmarks.speed import compare
@@ -270,6 +270,21 @@ def test_a_converted_head_is_that_of_its_target(tmp_path, monkeypatch):
     assert llamacpp._converted_head(str(head), second, "f32") != made
     (first / "model.safetensors").touch()
     assert llamacpp._converted_head(str(head), first, "f32") != made
+
+
+def test_genai_numbers_the_layers_that_a_head_reads_by_their_outputs(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 30}')
+    assert openvino._layers(tmp_path, tmp_path) == [1, 14, 26]  # transformers' hidden_states[2, 15, 27]
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text('{"num_hidden_layers": 1, "eagle_aux_hidden_state_layer_ids": [3, 9, 30]}')
+    assert openvino._layers(head, tmp_path) == [2, 8, 29]
+
+
+def test_transformers_rounds_weights_to_8_or_4_bits():
+    assert transformers._rounding("model", "float32") is None
+    with pytest.raises(SystemExit, match="weights=int3: there are model, int8 and int4"):
+        transformers._rounding("int3", "float32")
 
 
 def test_without_its_baseline_a_contender_has_its_own_figures_alone():
