@@ -305,7 +305,7 @@ def test_contenders_of_other_environments_run_where_these_are_given():
 def test_the_ladder_rounds_weights_in_every_engine_that_can_and_drafts_by_a_head_where_one_is_given():
     plain, int4 = ladder("model"), ladder("int4", "folder")
     assert {"transformers", "openvino", "llamacpp", "vllm", "vllm:method=suffix"} < {*plain}
-    assert not any("weights=" in name or "head" in name for name in plain)
+    assert not any("weights=" in name or "head=" in name or "eagle3" in name for name in plain)
     rounded = [name for name in int4 if name != "transformers"]
     assert all("weights=int4" in name or "weights=q4_0" in name for name in rounded)
     assert [name for name in rounded if "folder" in name] == [
