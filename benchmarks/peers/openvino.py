@@ -155,23 +155,22 @@ def _convert(checkpoint: Path, dtype: str, mode: str, folder: Path) -> None:
 
 
 def _convert_head(head: Path, layers: list[int], dtype: str, folder: Path) -> None:
-    """Export the head, and name the layers, which the exporter doesn't."""
+    """Export the head by the exporter's own class, and name the layers, which the exporter doesn't."""
     import openvino
-    from optimum.exporters.openvino import main_export
+    import torch
+    from optimum.exporters.openvino.convert import export_from_model
+    from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
 
+    class Head(LlamaEagle3ForCausalLM):
+        """In another module than the exporter's, where it would take the class for a wrapper."""
+
+    model = Head.from_pretrained(head, dtype=getattr(torch, dtype)).eval()
     with tempfile.TemporaryDirectory(dir=_CONVERTED) as exported:
-        main_export(
-            str(head),
-            exported,
-            task="text-generation-with-past",
-            library_name="transformers",
-            trust_remote_code=True,  # the exporter's own class of a head
-            model_loading_kwargs={"torch_dtype": dtype},
-        )
-        model = openvino.Core().read_model(Path(exported, "openvino_model.xml"))
-        model.set_rt_info(layers, ["hidden_layers_list"])
+        export_from_model(model, exported, task="text-generation-with-past", patch_16bit_model=dtype != "float32")
+        graph = openvino.Core().read_model(Path(exported, "openvino_model.xml"))
+        graph.set_rt_info(layers, ["hidden_layers_list"])
         folder.mkdir()
-        openvino.save_model(model, folder / "openvino_model.xml", compress_to_fp16=False)
+        openvino.save_model(graph, folder / "openvino_model.xml", compress_to_fp16=False)
         shutil.copy(Path(exported, "config.json"), folder)
 
 
