@@ -92,10 +92,12 @@ def _claim(data: Mapping[str, Any]) -> str:
     ratio = picture.ratios(data)[EXACT.contender]
     num_different, num_texts = rows[EXACT.contender]["num_different"], len(data["categories"])
     text = f"another text in {num_different} of {num_texts}" if num_different else "the same text"
+    num_groups = len({run["repeat"] for run in data["runs"]})
+    run = "one interleaved run" if num_groups == 1 else f"one run, interleaved in {num_groups} groups"
     return (
         f"**{ratio:.1f} times as fast as transformers' `generate`, {text}**: SmolLM2-135M-Instruct in "
         f"{picture.dtype(data)} on two CPU cores.\nAll contenders, greedy, on chat prompts of {num_texts} categories; "
-        "for each dtype one interleaved run:"
+        f"for each dtype {run}:"
     )
 
 
