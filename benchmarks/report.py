@@ -11,8 +11,12 @@ from benchmarks.machine import recorded
 
 def command(name: str) -> str:
     """The command line of a measurement, without folders."""
-    parts = (re.sub(r"(^|=)[^=\s]*/", r"\1…/", part) for part in sys.argv[1:])
-    return " ".join([f"python -m benchmarks {name}", *parts])
+    return " ".join([f"python -m benchmarks {name}", *map(without_folders, sys.argv[1:])])
+
+
+def without_folders(argument: str) -> str:
+    """An argument, or a contender's name, with the last part of each path alone."""
+    return re.sub(r"(^|=)[^=\s]*/", r"\1…/", argument)
 
 
 def write(out: Path, report: str, data: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 
 from benchmarks.interleaved import Run
+from benchmarks.report import without_folders
 
 _SCHEMA = re.compile(r"\bschema=([^,+]+)")
 
@@ -31,7 +32,7 @@ def validity_table(runs: Sequence[Run], decode: Callable[[Sequence[int]], str], 
     lines = ["| contender | valid | cut | invalid | tokens per text |", "|---|---|---|---|---|"]
     for name, count in counts.items():
         numbers = (count["valid"], count["cut"], count["invalid"], f"{num_tokens[name] / count.total():.1f}")
-        lines.append(f"| `{name}` | {' | '.join(map(str, numbers))} |")
+        lines.append(f"| `{without_folders(name)}` | {' | '.join(map(str, numbers))} |")
     return "\n".join(lines)
 
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks first_screen
 
-The statistic is that of ``compare``: the tokens of all prompts over their seconds. Each file is one interleaved run.
+The statistic is that of ``compare``: the tokens of all prompts over their seconds. Each file is one run; its ratios are
+of contenders that were interleaved, also where groups were measured one after the other.
 ``tests/benchmarks/documents/test_first_screen.py`` compares README, chart and files.
 """
 
@@ -71,39 +72,40 @@ SHOWN = (
 
 def block(results: Sequence[Mapping[str, Any]]) -> str:
     """README's table, and the contributions of engine and drafts."""
-    speeds = [picture.speeds(data) for data in results]
+    speeds, ratios = ([of(data) for data in results] for of in (picture.speeds, picture.ratios))
     heading = [""]
     for data in results:
         heading += [f"{picture.dtype(data)}: tokens/s", "times transformers"]
     lines = []
     for shown in SHOWN:
         cells = [shown.name]
-        for known in speeds:
-            speed = known[shown.contender]
-            cells += [f"{speed:.1f}", f"{speed / known[BASELINE.contender]:.1f}"]
+        for speed, ratio in zip(speeds, ratios, strict=True):
+            cells += [f"{speed[shown.contender]:.1f}", f"{ratio[shown.contender]:.1f}"]
         lines.append([f"**{cell}**" if shown is HEADED else cell for cell in cells])
-    parts = (_claim(results[0]), table(heading, lines), _contributions(speeds), _texts(results))
+    parts = (_claim(results[0]), table(heading, lines), _contributions(ratios), _texts(results))
     return "\n\n".join(parts) + "\n"
 
 
 def _claim(data: Mapping[str, Any]) -> str:
     """The first sentence: the speed-up in exact numerics, and whether the text is the same."""
     rows = {row["contender"]: row for row in data["rows"]}
-    ratio = rows[EXACT.contender]["tokens_per_second"] / rows[BASELINE.contender]["tokens_per_second"]
+    ratio = picture.ratios(data)[EXACT.contender]
     num_different, num_texts = rows[EXACT.contender]["num_different"], len(data["categories"])
     text = f"another text in {num_different} of {num_texts}" if num_different else "the same text"
+    num_groups = len({run["repeat"] for run in data["runs"]})
+    run = "one interleaved run" if num_groups == 1 else f"one run, interleaved in {num_groups} groups"
     return (
         f"**{ratio:.1f} times as fast as transformers' `generate`, {text}**: SmolLM2-135M-Instruct in "
         f"{picture.dtype(data)} on two CPU cores.\nAll contenders, greedy, on chat prompts of {num_texts} categories; "
-        "for each dtype one interleaved run:"
+        f"for each dtype {run}:"
     )
 
 
-def _contributions(speeds: Sequence[Mapping[str, float]]) -> str:
+def _contributions(ratios: Sequence[Mapping[str, float]]) -> str:
     """The speed-up of the engine, that of drafts from the text, and that of a trained head."""
     chain = BASELINE, WITHOUT_DRAFTS, FASTEST, HEADED
     steps = [
-        " and ".join(f"{known[after.contender] / known[before.contender]:.1f}" for known in speeds)
+        " and ".join(f"{known[after.contender] / known[before.contender]:.1f}" for known in ratios)
         for before, after in pairwise(chain)
     ]
     return (

@@ -12,6 +12,8 @@ specdec's in blue. The chart is a PNG, 1,400 pixels wide for a page of 700. Its 
 
 import argparse
 import json
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,26 @@ class Bar:
 def speeds(data: Mapping[str, Any]) -> dict[str, float]:
     """Tokens per second of each contender that ran to the end."""
     return {row["contender"]: row["tokens_per_second"] for row in data["rows"]}
+
+
+def ratios(data: Mapping[str, Any], baseline: str = "transformers") -> dict[str, float]:
+    """How many times as fast as the baseline each contender is, over the repeats that it took part in.
+
+    The baseline takes part in all repeats. Where contenders were measured in groups, each has repeats of its own.
+    """
+    repeats: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for run in data["runs"]:
+        repeats[run["contender"]][run["repeat"]].append(run)
+    return {
+        row["contender"]: row["tokens_per_second"]
+        / statistics.median(_speed(repeats[baseline][repeat]) for repeat in repeats[row["contender"]])
+        for row in data["rows"]
+    }
+
+
+def _speed(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Tokens per second: all tokens over all seconds."""
+    return float(sum(run["tokens"] for run in runs) / sum(run["seconds"] for run in runs))
 
 
 def dtype(data: Mapping[str, Any]) -> str:

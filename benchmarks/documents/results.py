@@ -56,8 +56,8 @@ def rows_of(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def ratio(data: Mapping[str, Any], contender: str, over: str) -> float:
     """Return how many times as fast a contender is: all tokens over all seconds."""
-    rows = rows_of(data)
-    return float(rows[contender]["tokens_per_second"] / rows[over]["tokens_per_second"])
+    known = picture.ratios(data)
+    return known[contender] / known[over]
 
 
 def speed() -> str:
@@ -206,19 +206,26 @@ def machines() -> str:
     lines = []
     for what, name, without, drafted in cases:
         data = read(name)
-        peers = [row for row in data["rows"] if not row["contender"].startswith("specdec:")]
-        best = max(peers, key=lambda row: float(row["tokens_per_second"]))
+        ratios = picture.ratios(data)
+        ours = [_spelled(each, ratios) for each in (without, drafted)]
+        best = max((peer for peer in ratios if not peer.startswith("specdec:")), key=ratios.__getitem__)
         lines.append(
             [
                 f"{what}, {picture.dtype({'model': data['model'].partition(';')[0]})}",
-                f"{ratio(data, without, BASELINE.contender):.2f}",
-                f"{ratio(data, drafted, BASELINE.contender):.2f} ({_numerics(drafted)})",
-                f"{rows_of(data)[drafted]['by_prompt']['least']:.2f}",
-                f"{ratio(data, best['contender'], BASELINE.contender):.2f} ({best['contender']})",
+                f"{ratios[ours[0]]:.2f}",
+                f"{ratios[ours[1]]:.2f} ({_numerics(drafted)})",
+                f"{rows_of(data)[ours[1]]['by_prompt']['least']:.2f}",
+                f"{ratios[best]:.2f} ({best})",
             ]
         )
     heading = ["", "plain, fast numerics", "`auto`", "`auto`, slowest prompt", "best peer of that run"]
     return _block(heading, lines, [case[1] for case in cases], read("engines_wide_float32"))
+
+
+def _spelled(contender: str, known: Iterable[str]) -> str:
+    """A contender's name in a run, which may spell out fast numerics, the default of ``compare``."""
+    spelled = f"{contender}+numerics=fast"
+    return spelled if spelled in known else contender
 
 
 def _numerics(contender: str) -> str | None:

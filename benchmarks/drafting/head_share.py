@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import facts
 from benchmarks.models import description
-from benchmarks.speed.widened import SHAPES
+from benchmarks.widening import SHAPES
 from specdec import Generator
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head

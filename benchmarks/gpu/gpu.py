@@ -29,7 +29,7 @@ from benchmarks.gpu.speed import contest
 from benchmarks.gpu.texts import texts
 from benchmarks.machine import facts, recorded
 from benchmarks.prompts import add_prompt_options, encoded_prompts
-from benchmarks.speed.widened import SHAPES, widen
+from benchmarks.widening import SHAPES, widen
 from specdec import demo
 from specdec.models.loading import load_pretrained
 

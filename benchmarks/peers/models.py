@@ -20,10 +20,10 @@ def with_drafter(method: str) -> str:
     return method.replace(DEMO_DRAFTER, str(demo_folder("drafter")))
 
 
-def load(folder: Path, dtype: str) -> Any:
-    """Load a checkpoint's model, without an end of text."""
+def load(folder: Path, dtype: str, **given: Any) -> Any:
+    """Load a checkpoint's model, without an end of text; ``given`` are further arguments of ``from_pretrained``."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, **given).eval()
     model.generation_config.eos_token_id = None
     return model

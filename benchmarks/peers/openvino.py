@@ -4,18 +4,23 @@
     openvino:prompt_lookup=5,max_ngram_size=3           prompt lookup: tokens per draft, longest n-gram (3)
     openvino:precision=default                          passes and cache in OpenVINO's own choice of precision
     openvino:weights=int8                               weights rounded by nncf as specdec's ``weights=int8``, or int4
+    openvino:head=FOLDER,num_assistant_tokens=3         drafts by a trained head (EAGLE-3), tokens per draft
+    openvino:head=FOLDER,num_assistant_tokens=8,tree_depth=3,branching_factor=4    trees of that many drafted tokens
 
 Passes, keys and values have the model's dtype. By default OpenVINO would compute a float32 model in bfloat16 if the
 processor supports it, and store keys and values in float16. An option in capitals is a property of the pipeline, such
 as ``openvino:ATTENTION_BACKEND=SDPA`` (default: paged attention). The prefix cache is off, since prompts repeat.
 
-The first start converts the checkpoint into ``build/openvino/``. Weights that aren't rounded keep their dtype. They are
-packed in the first pass, so one pass is made before memory is counted.
+The first start converts the checkpoint, and the head, into ``build/openvino/``. Weights that aren't rounded, and the
+head's, keep their dtype. They are packed in the first pass, so one pass is made before memory is counted.
 """
 
 import hashlib
+import json
 import multiprocessing
+import shutil
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +29,8 @@ from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
 
 _CONVERTED = Path(__file__).parents[2] / "build" / "openvino"
 _PACKAGES = ["openvino", "openvino-genai", "optimum-intel"]
-_OPTIONS = {"prompt_lookup", "max_ngram_size", "precision", "weights"}
+_TREE = ("num_assistant_tokens", "tree_depth", "branching_factor")  # of a head's drafts
+_OPTIONS = {"prompt_lookup", "max_ngram_size", "precision", "weights", "head", *_TREE}
 _MODES = {"model": "", "int8": "int8_asym", "int4": "int4_sym"}  # nncf's, by ``weights``
 _ROWS = 64  # of the first pass: weights are packed for few rows and for many
 _UNLIMITED = 2**31  # tokens in a pass, as the pipeline has it where no scheduler is given
@@ -49,13 +55,13 @@ def load(arguments: Arguments) -> Any:
         properties["scheduler_config"] = scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = _UNLIMITED
-    model = openvino_genai.LLMPipeline(
-        converted(arguments.model, arguments.dtype, _MODES[weights]),
-        "CPU",
-        INFERENCE_NUM_THREADS=arguments.threads,
-        ENABLE_CPU_PINNING=False,  # no contender's threads are bound to cores
-        **properties,
-    )
+    threads = {"INFERENCE_NUM_THREADS": arguments.threads, "ENABLE_CPU_PINNING": False}  # no contender's are bound
+    if "head" in given:
+        precisions = {name: value for name, value in properties.items() if name.isupper()}
+        head = converted_head(Path(given["head"]), arguments.model, arguments.dtype)
+        properties["draft_model"] = openvino_genai.draft_model(head, "CPU", **threads, **precisions)
+    folder = converted(arguments.model, arguments.dtype, _MODES[weights])
+    model = openvino_genai.LLMPipeline(folder, "CPU", **threads, **properties)
     prepare(model, arguments)([0] * _ROWS, 2)
     return model
 
@@ -66,9 +72,9 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
     import openvino_genai
 
     given = arguments.options
-    lookup = {}
+    drafts = {name: given[name] for name in _TREE if name in given}
     if given.get("prompt_lookup"):
-        lookup = {"num_assistant_tokens": given["prompt_lookup"], "max_ngram_size": given.get("max_ngram_size", 3)}
+        drafts = {"num_assistant_tokens": given["prompt_lookup"], "max_ngram_size": given.get("max_ngram_size", 3)}
 
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
         ids = numpy.array([prompt])
@@ -78,7 +84,7 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
             do_sample=False,
             ignore_eos=not arguments.eos,
             stop_token_ids=set(arguments.eos),
-            **lookup,
+            **drafts,
         )
         output = model.generate(inputs, greedy)
         return Decoded(list(output.tokens[0]), len(output.perf_metrics.raw_metrics.token_infer_durations))
@@ -91,21 +97,44 @@ def converted(checkpoint: Path, dtype: str, mode: str = "") -> Path:
 
     ``mode``: of nncf, which rounds the weights; "" leaves them in the checkpoint's dtype.
     """
-    files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
     packages = [*_PACKAGES, "nncf"] if mode else _PACKAGES
-    known = repr((checkpoint, files, dtype, [version(name) for name in packages], *filter(None, [mode])))
-    folder = _CONVERTED / f"{checkpoint.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    known = checkpoint, _files(checkpoint), dtype, [version(name) for name in packages], *filter(None, [mode])
+    return _made(checkpoint.name, known, _convert, checkpoint, dtype, mode)
+
+
+def converted_head(head: Path, target: Path, dtype: str) -> Path:
+    """The folder of a trained head's conversion for a target, made if there is none."""
+    known = head, _files(head), _layers(head, target), dtype, [version(name) for name in _PACKAGES]
+    return _made(head.name, known, _convert_head, head, _layers(head, target), dtype)
+
+
+def _layers(head: Path, target: Path) -> list[int]:
+    """The target's layers whose outputs a head reads.
+
+    Heads number the states as transformers' ``hidden_states``, which begin with the embeddings. By default GenAI reads
+    one layer further.
+    """
+    num_layers = json.loads((target / "config.json").read_text())["num_hidden_layers"]
+    states = json.loads((head / "config.json").read_text()).get("eagle_aux_hidden_state_layer_ids")
+    return [state - 1 for state in states or (2, num_layers // 2, num_layers - 3)]
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    return sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
+
+
+def _made(name: str, known: tuple[object, ...], convert: Callable[..., None], *arguments: object) -> Path:
+    """The folder that ``convert`` makes of its arguments, in a process of its own, whose memory goes with it."""
+    folder = _CONVERTED / f"{name}-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
     if not folder.exists():
         _CONVERTED.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=_CONVERTED) as unfinished:
             made = Path(unfinished, "model")
-            converter = multiprocessing.get_context("fork").Process(
-                target=_convert, args=(checkpoint, dtype, mode, made)
-            )
-            converter.start()  # a process of its own, whose memory goes with it
+            converter = multiprocessing.get_context("fork").Process(target=convert, args=(*arguments, made))
+            converter.start()
             converter.join()
             if converter.exitcode:
-                raise SystemExit("the checkpoint can't be converted")
+                raise SystemExit(f"{name} can't be converted")
             made.rename(folder)
     return folder
 
@@ -123,6 +152,26 @@ def _convert(checkpoint: Path, dtype: str, mode: str, folder: Path) -> None:
         fallback = AdvancedCompressionParameters(group_size_fallback_mode=GroupSizeFallbackMode.ADJUST)
         nncf.compress_weights(model.model, mode=nncf.CompressWeightsMode(mode), advanced_parameters=fallback)
     model.save_pretrained(folder)
+
+
+def _convert_head(head: Path, layers: list[int], dtype: str, folder: Path) -> None:
+    """Export the head by the exporter's own class, and name the layers, which the exporter doesn't."""
+    import openvino
+    import torch
+    from optimum.exporters.openvino.convert import export_from_model
+    from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
+
+    class Head(LlamaEagle3ForCausalLM):
+        """In another module than the exporter's, where it would take the class for a wrapper."""
+
+    model = Head.from_pretrained(head, dtype=getattr(torch, dtype)).eval()
+    with tempfile.TemporaryDirectory(dir=_CONVERTED) as exported:
+        export_from_model(model, exported, task="text-generation-with-past", patch_16bit_model=dtype != "float32")
+        graph = openvino.Core().read_model(Path(exported, "openvino_model.xml"))
+        graph.set_rt_info(layers, ["hidden_layers_list"])
+        folder.mkdir()
+        openvino.save_model(graph, folder / "openvino_model.xml", compress_to_fp16=False)
+        shutil.copy(Path(exported, "config.json"), folder)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,12 @@ A contender is PEER or PEER:METHOD; the peer's file in ``benchmarks/peers/`` lis
 with an environment of ``python -m benchmarks environments`` take part. Each contender holds its own copy of the model.
 ``--ladder model``, or ``int8`` or ``int4`` for rounded weights, selects the fastest ways of each engine instead. Plain
 ``transformers`` is the baseline and always runs. Decoding is greedy, without an end of text unless ``--end-of-text`` is
-given, after a warm-up, one contender at a time while the other processes are stopped, in random order for each prompt
-and repeat.
+given, one contender at a time while the other processes are stopped, in random order for each prompt and repeat.
+
+Each contender first decodes for the same time, ``--warm-up`` seconds, which isn't measured: engines that compile, pack
+or rearrange weights while they run are in their steady state then. ``--at-once N`` bounds memory: contenders are
+measured in groups of N processes. The baseline, and the contender of ``--over``, stay and take part in each group, so
+ratios to them are of one interleaved run; compare contenders of two groups by these ratios.
 
 The table has the median speed over repeats; the speed over the baseline, median [quartiles], by repeat and by prompt;
 acceptance and step time; and peak memory, over the loaded model and with it. ``--over`` adds the speed over another
@@ -21,7 +25,8 @@ import argparse
 import gc
 import json
 import statistics
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,13 +35,13 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks import environments
-from benchmarks.interleaved import Measurement, measure
+from benchmarks.interleaved import Measurement, Rounds, measure
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint, description
 from benchmarks.peers.models import load
 from benchmarks.peers.process import Setup
 from benchmarks.prompts import add_prompt_options, encoded_prompts
-from benchmarks.report import command, write
+from benchmarks.report import command, without_folders, write
 from benchmarks.speed.contenders import BASELINE, contenders, ladder
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import category_table, cost_table, phase_table, speed_table
@@ -123,7 +128,23 @@ def data(rows: list[Row], found: Measurement, costs: Costs | None, facts_of_run:
     }
 
 
-def main() -> None:
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Contenders' names without folders, by their full names; with them if two would be the same."""
+    short = {name: without_folders(name) for name in names}
+    return short if len({*short.values()}) == len(short) else {name: name for name in names}
+
+
+def renamed(found: Measurement, new: Mapping[str, str]) -> Measurement:
+    """A measurement with other names of its contenders."""
+    return Measurement(
+        {new[name]: version for name, version in found.versions.items()},
+        [replace(run, contender=new[run.contender]) for run in found.runs],
+        {new[name]: reason for name, reason in found.failures.items()},
+    )
+
+
+def _arguments() -> tuple[argparse.Namespace, dict[str, str], list[str]]:
+    """The command line, the peers' Pythons and the contenders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", metavar="PEER[:METHOD]", help="may be given several times")
     parser.add_argument("--ladder", choices=["model", "int8", "int4"], help="weights of the ladder's contenders")
@@ -135,6 +156,8 @@ def main() -> None:
     add_prompt_options(parser)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--warm-up", type=float, default=30, metavar="SECONDS", help="of each contender, not measured")
+    parser.add_argument("--at-once", type=int, metavar="N", help="contenders in memory at a time (default: all)")
     parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="measure c(T) first")
     parser.add_argument("--out", type=Path, default=Path("build/benchmark"), help="path without .json and .md")
     arguments = parser.parse_args()
@@ -148,6 +171,19 @@ def main() -> None:
     names = contenders(given_names, pythons)
     if arguments.over not in (None, *names):
         parser.error(f"--over {arguments.over} is none of the contenders: {', '.join(names)}")
+    least = 1 + len(references(arguments.over))
+    if arguments.at_once is not None and arguments.at_once < least:
+        parser.error(f"--at-once {arguments.at_once}: at least {least}, since {least - 1} of them stay for all groups")
+    return arguments, pythons, names
+
+
+def references(over: str | None) -> list[str]:
+    """The contenders that all others are compared with."""
+    return list(dict.fromkeys([BASELINE, *([over] if over else [])]))
+
+
+def main() -> None:
+    arguments, pythons, names = _arguments()
     arguments.model = checkpoint(arguments)
     torch.set_num_threads(arguments.threads)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
@@ -155,23 +191,24 @@ def main() -> None:
     prompts, categories = [prompt.ids for prompt in encoded], [prompt.category for prompt in encoded]
     eos = ends_of_text(arguments.model, tokenizer) if arguments.end_of_text else ()
     setup = Setup(arguments.model, arguments.dtype, arguments.threads, pythons, eos)
+    rounds = Rounds(arguments.max_new_tokens, arguments.repeats, arguments.warm_up, arguments.at_once)
     try:
         described, costs = describe(arguments.model, arguments.dtype, arguments.costs)
         gc.collect()  # the model goes before the contenders come with theirs
-        found = measure(names, setup, prompts, arguments.max_new_tokens, arguments.repeats)
+        found = measure(names, setup, prompts, rounds, references(arguments.over))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     length = statistics.median(map(len, prompts))
     limit = f"{'at most ' if eos else ''}{arguments.max_new_tokens}"
     what = f"prompts: {len(prompts)} (median length {length:g}), new tokens: {limit}, "
-    head = [f"`{command('compare')}`", facts(), described, what + f"repeats: {arguments.repeats}"]
-    rows = summarize(found, BASELINE, categories, arguments.over)
+    what += f"repeats: {arguments.repeats}, warm-up: {arguments.warm_up:g} s each"
+    head = [f"`{command('compare')}`", facts(), described, what]
+    valid = validity_table(found.runs, partial(tokenizer.decode, skip_special_tokens=True), arguments.max_new_tokens)
+    short = short_names(names)
+    found, over = renamed(found, short), short.get(arguments.over)
+    rows = summarize(found, BASELINE, categories, over)
     named = dict(zip(("command", "machine", "model", "prompts"), head, strict=True))
-    tables = speeds(rows, categories, arguments.over)
-    if valid := validity_table(
-        found.runs, partial(tokenizer.decode, skip_special_tokens=True), arguments.max_new_tokens
-    ):
-        tables += ["Texts under a schema:", valid]
+    tables = speeds(rows, categories, over) + (["Texts under a schema:", valid] if valid else [])
     report = markdown([*head, *tables], rows, found, costs)
     write(arguments.out, report, data(rows, found, costs, {**named, "categories": categories}))
     if found.failures:

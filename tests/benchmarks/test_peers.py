@@ -6,6 +6,7 @@ import stat
 import sys
 import time
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,10 @@ import pytest
 
 from benchmarks import environments, interleaved
 from benchmarks.__main__ import measurements
-from benchmarks.interleaved import Measurement, Run, measure
-from benchmarks.peers import llamacpp, models, specdec, transformers
+from benchmarks.documents.first_screen import SHOWN
+from benchmarks.documents.results import FURTHER
+from benchmarks.interleaved import Measurement, Rounds, Run, groups, measure
+from benchmarks.peers import llamacpp, models, openvino, specdec, transformers
 from benchmarks.peers.process import PeerError, Process, Setup
 from benchmarks.peers.worker import Arguments, options
 from benchmarks.speed import compare
@@ -26,13 +29,17 @@ STUB = """\
 #!{python} -S
 import json, sys
 name = sys.argv[2].rpartition(".")[2]
+log = open(sys.argv[0] + ".log", "a", buffering=1)
+print(name, "starts", file=log)
 print(json.dumps({{"versions": name + " 1.0"}}), flush=True)
 for number, line in enumerate(sys.stdin):
     if name == "vllm" and number == 2:
         sys.exit("out of luck")
     request = json.loads(line)
+    print(name, *request["prompt"], file=log)
     reply = {{"tokens": request["prompt"][:1] * request["max_new_tokens"], "seconds": 0.5, "steps": 2}}
     print(json.dumps({{**reply, "phases": None, "peak_bytes": 7}}), flush=True)
+print(name, "ends", file=log)
 """
 
 
@@ -45,7 +52,8 @@ def setup(tmp_path) -> Setup:
     stub = tmp_path / "stub"
     stub.write_text(STUB.format(python=sys.executable))
     stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
-    return Setup(tmp_path, "bfloat16", 1, {"transformers": str(stub), "vllm": str(stub), "lade": str(tmp_path / "no")})
+    peers = dict.fromkeys(("transformers", "specdec", "openvino", "llamacpp", "vllm"), str(stub))
+    return Setup(tmp_path, "bfloat16", 1, {**peers, "lade": str(tmp_path / "no")})
 
 
 def run(contender: str, prompt: int, repeat: int, seconds: float, tokens: tuple[int, ...] = (1, 2)) -> Run:
@@ -54,7 +62,7 @@ def run(contender: str, prompt: int, repeat: int, seconds: float, tokens: tuple[
 
 def test_a_comparison_with_transformers_and_specdec(tmp_path, monkeypatch, capsys):
     arguments = "--num-prompts 2 --max-new-tokens 6 --repeats 1 --threads 1 --contender specdec:prompt_lookup"
-    arguments += " --over specdec:prompt_lookup"
+    arguments += " --over specdec:prompt_lookup --warm-up 0"
     monkeypatch.setattr(sys, "argv", ["compare", *arguments.split(), "--out", str(tmp_path / "small")])
     compare.main()
     report, found = (tmp_path / "small.md").read_text(), json.loads((tmp_path / "small.json").read_text())
@@ -75,7 +83,7 @@ def test_a_comparison_with_transformers_and_specdec(tmp_path, monkeypatch, capsy
 
 
 def test_a_contender_that_ends_is_reported_and_the_others_go_on(setup):
-    found = measure(["transformers", "vllm", "lade"], setup, [[5], [6]], 3, repeats=2)
+    found = measure(["transformers", "vllm", "lade"], setup, [[5], [6]], Rounds(3, repeats=2, warm_up=0))
     assert [row.contender for row in summarize(found, "transformers")] == ["transformers"]
     assert found.versions["transformers"] == "transformers 1.0"
     assert "exit code 1" in found.failures["vllm"]
@@ -87,6 +95,30 @@ def test_a_contender_that_ends_is_reported_and_the_others_go_on(setup):
     ]
 
 
+def test_contenders_that_dont_fit_together_are_measured_in_groups_after_the_same_warm_up(setup):
+    names, rounds = ["transformers", "specdec", "openvino", "llamacpp"], Rounds(3, repeats=2, warm_up=1.5, at_once=3)
+    found = measure(names, setup, [[5], [6]], rounds, references=["transformers"])
+    rows = {row.contender: row for row in summarize(found, "transformers", ["qa", "code"])}
+    assert rows.keys() == {*names}
+    assert all(row.by_repeat == Spread(1.0, 1.0, 1.0, 1.0) for row in rows.values())
+    repeats = {name: {run.repeat for run in found.runs if run.contender == name} for name in names}
+    assert repeats == {"transformers": {0, 1, 2, 3}, "specdec": {0, 1}, "llamacpp": {0, 1}, "openvino": {2, 3}}
+
+    lines = [line.split() for line in Path(setup.pythons["specdec"] + ".log").read_text().splitlines()]
+    assert [names.index(name) for name, event in lines if event == "starts"] == [0, 1, 3, 2]
+    running = accumulate({"starts": 1, "ends": -1}.get(event, 0) for _, event in lines)
+    assert max(running) == 3
+    for name in names:
+        prompts = [event for other, event in lines if other == name][1:-1]
+        assert prompts == ["5", *"565", *"56" * len(repeats[name])]  # one uncounted, 1.5 s of 0.5 s each, then timed
+
+
+def test_groups_are_as_few_as_can_be_and_of_about_the_same_size():
+    assert groups("abcdefg", 3) == [["a", "d", "g"], ["b", "e"], ["c", "f"]]
+    assert groups("abc", None) == groups("abc", 3) == [["a", "b", "c"]]
+    assert groups("", 1) == [[]]
+
+
 def test_an_interrupt_leaves_no_process(setup, monkeypatch):
     started: list[Process] = []
 
@@ -96,7 +128,7 @@ def test_an_interrupt_leaves_no_process(setup, monkeypatch):
 
     monkeypatch.setattr(interleaved, "_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measure(["transformers"], setup, [[5]], 3, repeats=1)
+        measure(["transformers"], setup, [[5]], Rounds(3, repeats=1, warm_up=0))
     with pytest.raises(ProcessLookupError):
         os.kill(started[0].pid, 0)
 
@@ -178,11 +210,33 @@ def test_tables_have_no_more_than_there_is():
     assert category_table(without, ["qa", "code"]) == ""
 
 
-def test_a_contender_to_be_over_must_be_one_of_them(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["compare", "--contender", "specdec", "--over", "specdec:jacobi"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--over specdec:jacobi", "--over specdec:jacobi is none of the contenders: transformers, specdec"),
+        ("--over specdec --at-once 2", "--at-once 2: at least 3, since 2 of them stay for all groups"),
+    ],
+)
+def test_contenders_that_cant_be_compared_are_refused(given, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare", "--contender", "specdec", *given.split()])
     with pytest.raises(SystemExit):
         compare.main()
-    assert "--over specdec:jacobi is none of the contenders: transformers, specdec" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
+
+
+def test_reports_name_contenders_without_folders_unless_two_would_be_the_same():
+    names = ["transformers", "specdec:auto+eagle3:head=/a/head+backend=openvino", "vllm:model=/a/head,n=3"]
+    short = ["transformers", "specdec:auto+eagle3:head=…/head+backend=openvino", "vllm:model=…/head,n=3"]
+    assert list(compare.short_names(names).values()) == short
+    others = ["vllm:model=/a/head,n=3", "vllm:model=/b/head,n=3"]
+    assert list(compare.short_names(others).values()) == others
+    found = Measurement({names[1]: "1.0"}, [run(names[1], 0, 0, 1.0)], {names[2]: "ended"})
+    shown = compare.renamed(found, dict(zip(names, short, strict=True)))
+    assert (shown.versions, shown.runs[0].contender, shown.failures) == (
+        {short[1]: "1.0"},
+        short[1],
+        {short[2]: "ended"},
+    )
 
 
 def test_a_head_is_a_folder_that_contenders_in_another_folder_find(tmp_path, monkeypatch, capsys):
@@ -218,6 +272,21 @@ def test_a_converted_head_is_that_of_its_target(tmp_path, monkeypatch):
     assert llamacpp._converted_head(str(head), first, "f32") != made
 
 
+def test_genai_numbers_the_layers_that_a_head_reads_by_their_outputs(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 30}')
+    assert openvino._layers(tmp_path, tmp_path) == [1, 14, 26]  # transformers' hidden_states[2, 15, 27]
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text('{"num_hidden_layers": 1, "eagle_aux_hidden_state_layer_ids": [3, 9, 30]}')
+    assert openvino._layers(head, tmp_path) == [2, 8, 29]
+
+
+def test_transformers_rounds_weights_to_8_or_4_bits():
+    assert transformers._rounding("model", "float32") is None
+    with pytest.raises(SystemExit, match="weights=int3: there are model, int8 and int4"):
+        transformers._rounding("int3", "float32")
+
+
 def test_without_its_baseline_a_contender_has_its_own_figures_alone():
     found = Measurement({"own": ""}, [run("own", 0, 0, 2.0)], {"base": "ended"})
     [row] = summarize(found, "base")
@@ -236,14 +305,22 @@ def test_contenders_of_other_environments_run_where_these_are_given():
 def test_the_ladder_rounds_weights_in_every_engine_that_can_and_drafts_by_a_head_where_one_is_given():
     plain, int4 = ladder("model"), ladder("int4", "folder")
     assert {"transformers", "openvino", "llamacpp", "vllm", "vllm:method=suffix"} < {*plain}
-    assert not any("weights=" in name or "head" in name for name in plain)
+    assert not any("weights=" in name or "head=" in name or "eagle3" in name for name in plain)
     rounded = [name for name in int4 if name != "transformers"]
     assert all("weights=int4" in name or "weights=q4_0" in name for name in rounded)
     assert [name for name in rounded if "folder" in name] == [
-        "specdec:auto+eagle3:head=folder+backend=openvino:weights=int4",
-        "llamacpp:head=folder,spec-draft-n-max=3,weights=q4_0,cache-type-k=f16,cache-type-v=f16",
+        "specdec:auto+eagle3:head=folder+backend=openvino:weights=int4+numerics=fast",
+        "specdec:auto+eagle3:head=folder+backend=openvino:weights=int4+numerics=exact",
+        "openvino:head=folder,num_assistant_tokens=3,weights=int4",
     ]
     assert "vllm:method=eagle3,model=folder,num_speculative_tokens=3" in ladder("model", "folder")
+    for names in (plain, int4):
+        assert len({*names}) == len(names)
+
+
+def test_one_command_runs_all_that_the_first_screen_and_the_results_show():
+    shown = {shown.contender for shown in (*SHOWN, *FURTHER)}
+    assert shown <= {*ladder("model", "…/smollm2-gpu")}
 
 
 @pytest.mark.parametrize(

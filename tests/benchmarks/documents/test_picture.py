@@ -11,7 +11,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from benchmarks.documents import picture
-from benchmarks.documents.picture import Bar, bars, draw, speeds
+from benchmarks.documents.picture import Bar, bars, draw, ratios, speeds
 from specdec.comparison.figures.axes import COLOURS, look
 
 
@@ -29,6 +29,19 @@ def known(*names: str) -> list[dict[str, Any]]:
 
 def test_a_contenders_speed_is_its_rows() -> None:
     assert speeds(result()) == {"base": 20.0, "specdec:auto": 30.0}
+
+
+def test_ratios_are_over_the_baseline_in_the_same_repeats() -> None:
+    """The machine is half as fast in the second repeat, where the second group was measured."""
+    seconds = {"base": {0: 10.0, 1: 20.0}, "first": {0: 5.0}, "second": {1: 5.0}}
+    runs = [
+        {"contender": name, "repeat": repeat, "tokens": 100, "seconds": spent}
+        for name, repeats in seconds.items()
+        for repeat, spent in repeats.items()
+    ]
+    rows = [{"contender": "base", "tokens_per_second": 7.5}]
+    rows += [{"contender": name, "tokens_per_second": 20.0} for name in ("first", "second")]
+    assert ratios({"rows": rows, "runs": runs}, "base") == {"base": 1.0, "first": 2.0, "second": 4.0}
 
 
 def test_labels_name_contenders_that_have_equals_signs_too() -> None:

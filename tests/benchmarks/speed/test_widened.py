@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from benchmarks.prompts import prompt_ids
-from benchmarks.speed.widened import SHAPES, agreement, head_places, widen
+from benchmarks.speed.widened import agreement
+from benchmarks.widening import SHAPES, head_places, widen
 from specdec import demo
 
 SMALL = {"hidden_size": 1536, "num_layers": 6, "num_heads": 24, "num_key_value_heads": 8, "intermediate_size": 1536}
