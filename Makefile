@@ -13,6 +13,7 @@ SHOWS := $(VENV)/shows
 CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
+CHECK_PYTHON := $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'specdec needs Python 3.11 or later: add PYTHON=python3.11, or a later one, to this command')"
 INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
 # Most modules are never imported: those that are, Python compiles then.
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
@@ -64,6 +65,7 @@ head: real-model
 
 # specdec itself fetches SmolLM2, when the demo starts.
 $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
+	@$(CHECK_PYTHON)
 	@echo "on a fresh machine this takes about two minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(INSTALL) torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
@@ -73,6 +75,7 @@ $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
 	@touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) --editable ".[dev]" --editable plugins/specdec-example --editable plugins/specdec-vllm

@@ -54,7 +54,10 @@ _Version = Annotated[
 
 @app.callback()
 def _specdec(version: _Version = False) -> None:
-    """Several tokens per forward pass from any Hugging Face causal model, without changing what it says."""
+    """Several tokens per forward pass from any Hugging Face causal model, without changing what it says.
+
+    Begin with `specdec demo`. `specdec COMMAND --help` lists a command's options.
+    """
 
 
 def _with_version(command: Callable[..., None]) -> Callable[..., None]:

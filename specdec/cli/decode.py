@@ -39,8 +39,12 @@ class Decoding(OptionGroup):
     max_new_tokens: MaxNewTokens = 128
     temperature: Temperature = 0.0
     top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None
-    top_p: Annotated[float | None, typer.Option(help="sample among the most likely tokens of this total mass")] = None
-    min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="sample among the most likely tokens whose probabilities add up to this")
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(help="drop tokens less likely than this share of the most likely one")
+    ] = None
     repetition_penalty: Annotated[float, typer.Option(help="above 1 discourages tokens already written")] = 1.0
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None
     eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None
@@ -67,7 +71,11 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 ) -> None:
     """Continue a prompt; the text is printed as it is decoded.
 
-    At the end, a line of figures is printed to standard error.
+    For example:
+
+    specdec generate "Explain why the sky is blue." --chat --model smollm2
+
+    At the end, a line of figures is printed to standard error: tokens per step, tokens per second, numerics.
     """
     settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading

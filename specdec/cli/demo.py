@@ -34,7 +34,7 @@ def demo(
     model: Annotated[
         str | None,
         typer.Option(
-            help="a folder or hub name; 'demo' is built in",
+            help="a folder, hub name or GGUF file; 'demo' is a small built-in model",
             show_default="SmolLM2-135M-Instruct, fetched once",
         ),
     ] = None,
@@ -183,7 +183,7 @@ class _Show:
             f"of up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
         )
         if self._is_live and self._console.color_system is not None and not self._console.no_color:
-            say_line(self._console, "Tokens that come together in one pass share a colour.", "dim")
+            say_line(self._console, "Tokens of one pass share a colour.", "dim")
 
     def _ask(self, place: int, question: "Question") -> "tuple[Answer, Answer, Answer]":
         """transformers' answer, specdec's, and specdec's without drafts."""

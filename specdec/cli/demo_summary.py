@@ -36,8 +36,8 @@ def conclude(console: Console, measured: "Measured", name: str) -> None:
         say_line(console, f"{line} run it again on a quiet machine before you rely on these figures.", "yellow")
     say_line(
         console,
-        "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without "
-        "drafts in fast numerics. On your prompts, with intervals:",
+        "Each answered once, alone, after a warm-up; seconds include prefill; without drafts in fast numerics, which "
+        "is fastest. On your own prompts, repeated and with confidence intervals:",
         "dim",
     )
     say_line(console, f"  specdec compare auto --model {name} --prompts FILE", "dim")

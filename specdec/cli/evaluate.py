@@ -89,13 +89,19 @@ def compare(
 ) -> None:
     """Compare strategies: speed, tokens per step, same texts.
 
-    Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
-    Speed-ups are over ordinary plain decoding, in fast numerics; texts are compared with it in the strategies' own.
+    For example: specdec compare auto prompt_lookup --model smollm2 --report report.html
+
+    Plain decoding, without drafts, is always added. Speed-ups are over plain decoding in fast numerics, with 95 %
+    bootstrap intervals over prompts; texts are compared with plain decoding in the strategies' own numerics. Runs are
+    interleaved in random order and paired by prompt.
+
     Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't
     and have decoded every prompt once before.
+
     Prompts of several categories have a table of speed-ups by category, and those with Spec-Bench's categories its own
     table by task. With several temperatures, --run and --csv write a file for each, with -tTEMPERATURE added to its
     name, and --json prints a line for each.
+
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
     than a numeric tie.
     """

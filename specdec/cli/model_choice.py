@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from specdec.cli.option_groups import OptionGroup, with_option_groups
-from specdec.cli.options import EXIT_ERROR, before_anything_runs, load_model
+from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, load_model
 from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 class ModelChoice(OptionGroup):
     """A model, how it is loaded, and how it decodes."""
 
-    model: Annotated[
-        str, typer.Option(help="a folder, hub name or GGUF file; 'demo' is built in, 'smollm2' a larger one")
-    ] = "demo"
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "demo"
     dtype: Annotated[
         str | None,
         typer.Option(help="bfloat16, float16, float32 or float64 (default: the checkpoint's own)", show_default=False),
@@ -42,13 +40,22 @@ class ModelChoice(OptionGroup):
     device: Annotated[
         str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
     ] = None
-    numerics: Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")] = "auto"
-    weights: Annotated[
-        str, typer.Option(help="packed, stock or auto: packed where that is faster; or int8 (lossy)")
+    numerics: Annotated[
+        str,
+        typer.Option(
+            help="exact: drafts never change the text; fast: they may at near-ties; auto: exact wherever this machine "
+            "allows it"
+        ),
     ] = "auto"
-
+    weights: Annotated[
+        str, typer.Option(help="torch's weights: packed, stock, auto (packed where that is faster), or int8 (lossy)")
+    ] = "auto"
     backend: Annotated[
-        str, typer.Option(help="the engine, such as hf; auto: an installed one that is faster where it can be, or hf")
+        str,
+        typer.Option(
+            help="the engine: hf (torch), static (CUDA graphs on a GPU) or an installed one, such as openvino; auto: "
+            "openvino on CPUs where it is installed and can run the model, else hf"
+        ),
     ] = "auto"
 
     def load(self, *strategies: Any) -> tuple[Any, Any]:

@@ -24,19 +24,34 @@ EXIT_INTERRUPTED = 130
 _BUILT_IN = "demo", "smollm2"  # names of models that aren't folders or hub names
 
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
-ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
+ProposerOption = Annotated[
+    str, typer.Option(help="drafting strategy, as name:option=value,…; several joined by + (see `specdec plugins`)")
+]
+MODEL_HELP = (
+    "a folder, hub name or GGUF file; 'smollm2' is SmolLM2-135M-Instruct, which `specdec demo` fetches, and 'demo' a "
+    "small built-in model"
+)
 Chat = Annotated[
     bool | None,
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="send texts through the model's chat template; without either, only the instructions of a prompt set",
+        help="send the prompt through the model's chat template, as a user's message (default: continue it as text)",
+    ),
+]
+ChatPrompts = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--no-chat",
+        show_default=False,
+        help="send all prompts through the model's chat template, or only messages (default: messages and the built-in "
+        "instructions)",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="makes a sampled text reproducible")]
-AsJson = Annotated[bool, typer.Option("--json", help="print results as JSON, one line per prompt")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
 Prompts = Annotated[Path | None, typer.Option(help="a JSON Lines file (default: the built-in prompts)")]
 Category = Annotated[list[str] | None, typer.Option(help="only this category's prompts; may be repeated")]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdec.cli.option_groups import OptionGroup
-from specdec.cli.options import Category, Chat, PerCategory, Prompts, read_prompts
+from specdec.cli.options import Category, ChatPrompts, PerCategory, Prompts, read_prompts
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
@@ -15,7 +15,7 @@ class PromptSet(OptionGroup):
     """The prompts of a file or the built-in ones, and whether they are sent as chats."""
 
     prompts: Prompts = None
-    chat: Chat = None
+    chat: ChatPrompts = None
     category: Category = None
     per_category: PerCategory = None
 

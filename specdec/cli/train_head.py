@@ -41,7 +41,7 @@ def train(
         HeadKind | None,
         typer.Option(
             "--kind",
-            help="of the head (default: the kind of highest predicted speed on this machine)",
+            help="the kind of head (default: the one that is predicted to be fastest on this machine)",
             show_default=False,
         ),
     ] = None,
@@ -50,7 +50,9 @@ def train(
         typer.Option(help="the head's folder (default: in the cache, where auto finds it)", show_default=False),
     ] = None,
     run: TrainingRun = USUAL_RUN,
-    vocabulary: Annotated[int, typer.Option(min=1, help="tokens that the head can draft, the most frequent")] = 8192,
+    vocabulary: Annotated[
+        int, typer.Option(min=1, help="number of tokens that the head can draft, the most frequent ones")
+    ] = 8192,
     export: Annotated[
         tuple[str, Path] | None,
         typer.Option(

@@ -8,28 +8,31 @@ import typer
 
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.option_groups import OptionGroup
-from specdec.cli.options import Threads, use_threads
+from specdec.cli.options import MODEL_HELP, Threads, use_threads
 from specdec.errors import RequestError
 
-TrainedModel = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")]
+TrainedModel = Annotated[str, typer.Option(help=MODEL_HELP)]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun(OptionGroup):
     """The settings of a run that writes text with a model and trains on it."""
 
-    minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0
+    minutes: Annotated[float, typer.Option(help="time for everything: writing the text and training on it")] = 60.0
     device: Annotated[
         str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
     ] = None
     dtype: Annotated[
-        str | None, typer.Option(help="of the model, such as bfloat16 (default: its own)", show_default=False)
+        str | None,
+        typer.Option(
+            help="the model's precision, such as bfloat16 (default: the checkpoint's own)", show_default=False
+        ),
     ] = None
     prompts: Annotated[
         Path | None,
-        typer.Option(help="prompts to answer, as JSON Lines (default: the model's own)", show_default=False),
+        typer.Option(help="prompts to answer, as JSON Lines (default: the model writes them)", show_default=False),
     ] = None
-    seed: Annotated[int, typer.Option(help="for text and training")] = 0
+    seed: Annotated[int, typer.Option(help="of the text and the training")] = 0
     resume: Annotated[
         bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
     ] = False

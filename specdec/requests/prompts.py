@@ -91,7 +91,10 @@ def _check_array(prompt: np.ndarray | torch.Tensor) -> None:
 
 def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
     if not (getattr(tokenizer, "chat_template", None) or template.get("chat_template")):
-        raise RequestError("chat messages were given, but the tokenizer has no chat template: format them as text")
+        raise RequestError(
+            "chat messages were given, but the tokenizer has no chat template: give text (on the command line, without "
+            "--chat), or set tokenizer.chat_template"
+        )
     for index, message in enumerate(messages):
         if isinstance(message, Mapping) and "role" not in message:
             raise RequestError(

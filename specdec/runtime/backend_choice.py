@@ -54,7 +54,7 @@ class Opened:
     def note(self) -> str:
         """The backend, the reason and the remark, in a line; "" if there was no choice and nothing to remark."""
         if self.engine:
-            parts = [f"decoding with {self.engine}; backend='hf' decodes with torch"]
+            parts = [f"decoding with {self.engine}; backend hf decodes with torch"]
         else:
             parts = [f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over]
         return "; ".join([*parts, self.remark] if self.remark else parts)

@@ -93,7 +93,7 @@ FOLDER = str(Path(demo.__file__).parent / "model")
 @pytest.mark.parametrize(
     ("failing", "options", "line"),
     [
-        ({}, (), "decoding with swift; backend='hf' decodes with torch\n"),
+        ({}, (), "decoding with swift; backend hf decodes with torch\n"),
         (
             {},
             ("--weights", "stock"),
@@ -120,7 +120,7 @@ def test_a_command_says_once_which_engine_decodes(
 def test_so_does_a_command_that_draws(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [])
     code, _, err = run("trace", "# heapq", "--model", FOLDER, "--max-new-tokens", "2", "--numerics", "fast")
-    assert (code, err) == (0, "decoding with swift; backend='hf' decodes with torch\n")
+    assert (code, err) == (0, "decoding with swift; backend hf decodes with torch\n")
 
 
 def test_a_misspelt_name_of_a_model_that_specdec_has_is_answered_with_it(

@@ -189,7 +189,8 @@ def test_text_and_messages_are_refused_without_a_tokenizer(prompt: Any, what: st
 
 def test_messages_are_refused_without_a_chat_template() -> None:
     assert refusal(MESSAGES, trained()) == (
-        "chat messages were given, but the tokenizer has no chat template: format them as text"
+        "chat messages were given, but the tokenizer has no chat template: give text (on the command line, without "
+        "--chat), or set tokenizer.chat_template"
     )
 
 

@@ -71,7 +71,7 @@ def test_a_folder_is_read_by_the_engine_and_the_first_result_says_so(install: In
     generator = quietly(folder)
     assert isinstance(generator.model, Engine)
     first, second = (generator.generate(PROMPT, **SETTINGS) for _ in range(2))
-    assert first.notes[0] == "decoding with swift; backend='hf' decodes with torch"
+    assert first.notes[0] == "decoding with swift; backend hf decodes with torch"
     assert not [note for note in second.notes if "swift" in note]
     assert list(first.token_ids) == plain(folder)
 

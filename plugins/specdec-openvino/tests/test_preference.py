@@ -37,7 +37,7 @@ def test_a_folder_is_the_engines_in_its_own_dtype(folder: Path, make: Make) -> N
     assert isinstance(generator.model, OpenVINOModel)
     assert generator.shapes.dtype == torch.float32
     result = generator.generate(PROMPT, max_new_tokens=8, eos_token_id=())
-    assert result.notes[0] == "decoding with openvino; backend='hf' decodes with torch"
+    assert result.notes[0] == "decoding with openvino; backend hf decodes with torch"
     assert list(result.token_ids) == text_of(Generator(make("llama")))
 
 
@@ -95,7 +95,7 @@ def test_a_gguf_file_is_the_engines_and_converted_once(
     tiny_gguf.write(path, architecture)
     result = Generator(str(path)).generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
     assert result.notes[0] == (
-        "decoding with openvino; backend='hf' decodes with torch; the GGUF file's weights are dequantised to float32"
+        "decoding with openvino; backend hf decodes with torch; the GGUF file's weights are dequantised to float32"
     )
     expected = Generator(str(path), backend="hf").generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
     assert result.token_ids == expected.token_ids
