@@ -195,8 +195,8 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
     monkeypatch.setattr(BoundRequest, "run", noted)
     found, backends = list[list[torch.Tensor]](), list[OpenVINOBackend]()  # which share their graphs
     switched = [size if size in sizes[:place] else 0 for place, size in enumerate(sizes)]  # after a size's first pass
-    expected: dict[Any, list[int]] = {0: [0] * len(sizes), 2: sizes, "auto": switched}
-    for static_sizes in expected:
+    cases: dict[Any, list[int]] = {0: [0] * len(sizes), 2: sizes, "auto": switched}
+    for static_sizes, expected in cases.items():
         options = OpenVINOOptions(static_sizes=static_sizes)
         backends.append(backend := OpenVINOBackend.load(make("llama"), compiler, options))
         target = Target(backend, compiler)
@@ -213,10 +213,8 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
             output = target.forward(planned).rows[row].output
             found[-1] += [output.logits, *output.hidden]
             target.keep(planned, {row: nodes[: width // 2 + 1]})
-            for seconds in (1e6, 0.0):
-                backend.add_pass_seconds(seconds)
-                compile_now()
-        assert ran == expected[static_sizes]
+            compile_now(backend)
+        assert ran == expected
         assert backend._blocks.generation > 1
         trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has
         answers = target.forward(target.compile(trees, hidden=layers)).rows
@@ -226,11 +224,13 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
     assert all(map(torch.equal, *found[1:]))
 
 
-def compile_now() -> None:
-    """Wait for the graph that is being compiled."""
+def compile_now(backend: OpenVINOBackend) -> None:
+    """Have passes of the last one's size compiled, if they ever are, and the next one use the graph."""
+    backend.add_pass_seconds(1e6)
     for thread in threading.enumerate():
         if thread.name == "static shapes":
             thread.join(60)
+    backend.add_pass_seconds(0.0)
 
 
 def test_a_graph_with_static_shapes_and_other_bits_is_not_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,11 +240,8 @@ def test_a_graph_with_static_shapes_and_other_bits_is_not_used(make: Make, monke
     target = Target(backend, compiler)
     target.forward(target.compile({target.open(8): DraftTree(5)}))
     with pytest.warns(UserWarning, match="no graph with static shapes for passes of 6 tokens: .* other bits"):
-        backend.add_pass_seconds(1e6)
-        compile_now()
-    for _ in range(2):
-        backend.add_pass_seconds(1e6)
-        compile_now()
+        compile_now(backend)
+    compile_now(backend)
     assert len(backend._passes._requests) == 1
 
 

@@ -30,24 +30,22 @@ class Compiler:
         return StaticGraphs((1, 6, 8, 12), self, SECONDS, num_bytes, free)
 
 
-def after_compiling(graphs: StaticGraphs[int]) -> int | None:
-    """The graph that is ready after the compile under way, if there is one."""
+def compiled_after(graphs: StaticGraphs[int], size: int = 0, seconds: float = 0.0) -> int | None:
+    """Note a pass, wait for the compile under way, and return the graph that is ready."""
+    ready = graphs.add_pass(size, seconds)
     for thread in threading.enumerate():
         if thread.name == "static shapes":
             thread.join(60)
-    return graphs.add_pass(0, 0.0)
+    return graphs.add_pass(0, 0.0) if ready is None else ready
 
 
 def test_a_size_gets_a_graph_once_its_passes_have_taken_eight_times_as_long_as_a_compile() -> None:
     graphs = (compiler := Compiler()).graphs()
     for size, seconds in ((1, 15.9), (6, 15.9), (7, 100.0), (0, 100.0)):
-        assert graphs.add_pass(size, seconds) is None
-        assert after_compiling(graphs) is None
+        assert compiled_after(graphs, size, seconds) is None
     assert not compiler.began
-    assert graphs.add_pass(6, 0.2) is None, "the pass that was the last is noted, and decoding goes on"
-    assert after_compiling(graphs) == 6
-    assert graphs.add_pass(6, 100.0) is None
-    assert after_compiling(graphs) is None
+    assert compiled_after(graphs, 6, 0.2) == 6
+    assert compiled_after(graphs, 6, 100.0) is None
     assert compiler.began == [6]
 
 
@@ -56,27 +54,22 @@ def test_one_graph_is_compiled_at_a_time_and_that_of_the_longest_passes_first() 
     compiler.may_end.clear()
     for size, seconds in ((8, 20.0), (1, 30.0), (12, 50.0), (6, 40.0)):
         assert graphs.add_pass(size, seconds) is None
-    assert compiler.began == [8]
     compiler.may_end.set()
-    taken = [after_compiling(graphs) for _ in range(8)]
-    assert [size for size in taken if size is not None] == [8, 12, 6, 1]
+    assert [compiled_after(graphs) for _ in range(5)] == [8, 12, 6, 1, None]
     assert compiler.began == [8, 12, 6, 1]
 
 
 def test_graphs_take_a_quarter_of_the_free_memory_at_most() -> None:
     free: list[int | None] = [399]
     graphs = (compiler := Compiler()).graphs(100, lambda: free[0])
-    graphs.add_pass(6, 20.0)
-    assert after_compiling(graphs) is None
+    assert compiled_after(graphs, 6, 20.0) is None
     free[0] = 400
-    graphs.add_pass(6, 15.0)
-    assert after_compiling(graphs) is None, "memory is looked at again after as many seconds"
-    graphs.add_pass(6, 1.0)
-    assert after_compiling(graphs) == 6
-    for free[0] in (799, None, 800):
-        assert compiler.began == [6]
-        graphs.add_pass(1, 16.0)
-        after_compiling(graphs)
+    assert compiled_after(graphs, 6, 15.0) is None, "memory is looked at again after as many seconds"
+    assert compiled_after(graphs, 6, 1.0) == 6
+    for free[0] in (799, None):
+        assert compiled_after(graphs, 1, 16.0) is None
+    free[0] = 800
+    assert compiled_after(graphs, 1, 16.0) == 1
     assert compiler.began == [6, 1]
 
 
@@ -89,11 +82,9 @@ def test_after_a_failure_nothing_is_compiled_any_more() -> None:
 
     graphs = StaticGraphs((1, 6), fail, SECONDS, 1, lambda: 100)
     with pytest.warns(UserWarning, match="^no graph with static shapes for passes of 6 tokens: memory ran out$"):
-        graphs.add_pass(6, 20.0)
-        assert after_compiling(graphs) is None
+        assert compiled_after(graphs, 6, 20.0) is None
     for size in (1, 6):
-        graphs.add_pass(size, 1000.0)
-        assert after_compiling(graphs) is None
+        assert compiled_after(graphs, size, 1000.0) is None
     assert tried == [6]
 
 
@@ -107,6 +98,5 @@ def test_closing_waits_for_a_compile_and_drops_its_graph() -> None:
     compiler.may_end.set()
     closing.join(60)
     assert not any(thread.name == "static shapes" for thread in threading.enumerate())
-    assert graphs.add_pass(1, 1000.0) is None
-    assert after_compiling(graphs) is None
+    assert compiled_after(graphs, 1, 1000.0) is None
     assert compiler.began == [6]
