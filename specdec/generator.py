@@ -48,7 +48,7 @@ class Generator:
         max_batch_size: requests of a list that are decoded together; the others wait.
         max_cache_bytes: keys and values of the requests decoded together (default: most of the free memory). A lone
             request may need more. The caches of draft models aren't counted.
-        huge_pages: once passes on a CPU have taken long, collapse the process's memory into huge pages (on Linux).
+        background_work: shorten the passes of long runs in a thread: huge pages on CPUs, static shapes on OpenVINO.
 
     Raises:
         ModelError: if the model or tokenizer can't be driven, with the reason.
@@ -75,10 +75,10 @@ class Generator:
         dtype: Any = None,
         max_batch_size: int = 8,
         max_cache_bytes: int | None = None,
-        huge_pages: bool = True,
+        background_work: bool = True,
         **unknown: Never,
     ) -> None:
-        check_arguments(unknown, max_batch_size, max_cache_bytes, huge_pages)
+        check_arguments(unknown, max_batch_size, max_cache_bytes, background_work)
         registry = load_plugins()
         choice = choice_of(registry, proposer, verifier, numerics, weights, mask, backend)
         self._binding = open_model(registry, choice, model, tokenizer, device, dtype)
@@ -87,7 +87,7 @@ class Generator:
         for loss in self._binding.losses():
             warnings.warn(loss, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
-        self._huge_pages = HugePages() if huge_pages else None
+        self._huge_pages = HugePages() if background_work else None
 
     def __repr__(self) -> str:
         stages = f"proposer={self.proposer!r}, verifier={self.verifier!r}, mask={self._binding.target.compiler!r}"

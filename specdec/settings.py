@@ -50,7 +50,7 @@ _OF_GENERATE = (
 )  # fmt: skip
 _OF_GENERATOR = (
     "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size", "max_cache_bytes",
-    "huge_pages",
+    "background_work",
 )  # fmt: skip
 # Names of other functions and libraries, each with its name here or a remedy.
 _ELSEWHERE = {

@@ -53,10 +53,10 @@ def test_an_unknown_argument_of_a_generator(given: str, answer: str) -> None:
         Generator(ToyModel.random(), **options)
 
 
-def test_huge_pages_as_text_are_refused() -> None:
+def test_background_work_as_text_is_refused() -> None:
     given: Any = "false"
-    with pytest.raises(RequestError, match="huge_pages='false': give True or False"):
-        Generator(ToyModel.random(), huge_pages=given)
+    with pytest.raises(RequestError, match="background_work='false': give True or False"):
+        Generator(ToyModel.random(), background_work=given)
 
 
 @pytest.mark.parametrize("name", ["ngram", "ngrams", "n-gram", "n_gram", "N-grams"])

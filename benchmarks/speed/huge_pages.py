@@ -61,7 +61,7 @@ def main(given: Sequence[str] | None = None) -> None:
         backend=arguments.backend,
         dtype=arguments.dtype,
         numerics="fast",
-        huge_pages=False,
+        background_work=False,
     ) as generator:
         ms_per_token(generator, arguments.tokens)
         before = [ms_per_token(generator, arguments.tokens) for _ in range(arguments.texts)]

@@ -184,6 +184,13 @@ class Backend(ABC):
             ModelError: if the states are unavailable, with the remedy.
         """
 
+    def add_pass_seconds(self, seconds: float) -> None:  # noqa: B027 - optional
+        """Called after each step with the seconds of its pass, which was the last one; must not raise.
+
+        A backend may prepare faster passes in a thread once they have taken long, and use them from the next pass on.
+        Probes and measurements of costs don't call this, nor does a generator without ``background_work``.
+        """
+
     @abstractmethod
     def forward(self, layout: Layout) -> Output:
         """Run a pass; the keys and values of its nodes stay uncommitted until ``keep``."""

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1", "localhost", "::1"
 _MOST_CONNECTING = 2048
-HugePages = Annotated[
+BackgroundWork = Annotated[
     bool,
-    typer.Option(help="collapse the process's memory into huge pages once passes on a CPU have taken long (Linux)"),
+    typer.Option(
+        help="once passes have taken long, make later ones faster in a thread: huge pages, OpenVINO's static shapes"
+    ),
 ]
 
 
@@ -128,7 +130,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     limits: Limits = Limits(),
     logging: Logging = Logging(),
     threads: Threads = None,
-    huge_pages: HugePages = True,
+    background_work: BackgroundWork = True,
 ) -> None:
     """Serve a model over HTTP, for OpenAI clients.
 
@@ -154,7 +156,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console = Console(stderr=True, highlight=False)
     if access.is_open:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
-    generator = _generator(model, tokenizer, proposer, verifier, choice, limits, huge_pages)
+    generator = _generator(model, tokenizer, proposer, verifier, choice, limits, background_work)
     with refusing(), _doing("measuring passes and preparing strategies"):
         server = running.prepared(generator, options, proposer)
     bound.listen(_MOST_CONNECTING)  # from here on clients can connect
@@ -171,7 +173,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 
 def _generator(
-    model: Any, tokenizer: Any, proposer: str, verifier: str, choice: ModelChoice, limits: Limits, huge_pages: bool
+    model: Any, tokenizer: Any, proposer: str, verifier: str, choice: ModelChoice, limits: Limits, background_work: bool
 ) -> "Generator":
     from specdec.generator import Generator
 
@@ -182,7 +184,7 @@ def _generator(
             proposer=proposer,
             verifier=verifier,
             max_cache_bytes=None if limits.cache_mb is None else limits.cache_mb << 20,
-            huge_pages=huge_pages,
+            background_work=background_work,
             **choice.stages,
         )
 

@@ -71,7 +71,7 @@ class Contenders:
                 self.model,
                 self.tokenizer,
                 proposer=proposer,
-                huge_pages=False,  # collapsing would slow down one contender's run
+                background_work=False,  # it would slow down one contender's run, and change passes in the middle
                 **{**self._stages, **own, "numerics": numerics or self._numerics},
             )
 

@@ -2,6 +2,7 @@
 
 import warnings
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -31,7 +32,7 @@ class OpenBatch(Scheduler):
         binding: used by this batch alone until the batch is closed.
         max_batch_size, max_cache_bytes: as of the generator.
         max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
-        huge_pages: notes the time of passes on a CPU.
+        huge_pages: notes the time of passes on a CPU. If None, the backend does no work in the background either.
 
     Attributes:
         most_tokens: the longest request, prompt and new tokens, whose keys and values have room; None if unknown. A
@@ -49,7 +50,11 @@ class OpenBatch(Scheduler):
     ) -> None:
         target = binding.target
         self._binding = binding
-        self._huge_pages = huge_pages if target.shapes.device.type == "cpu" else None
+        self._on_pass = list[Callable[[float], object]]()
+        if huge_pages is not None:
+            self._on_pass.append(target.backend.add_pass_seconds)
+        if huge_pages is not None and target.shapes.device.type == "cpu":
+            self._on_pass.append(huge_pages.add_pass_seconds)
         self._requests = set[Handle]()
         self._is_fresh = True  # the binding was renewed for this batch
         max_cache_bytes = max_cache_bytes or _share_of_free(target, max_prefix_bytes)
@@ -141,8 +146,8 @@ class OpenBatch(Scheduler):
 
     def advance(self) -> StepRecord | None:
         record = super().advance()
-        if record and self._huge_pages is not None:
-            self._huge_pages.add_pass_seconds(record.seconds.get("forward", 0.0))
+        for add_seconds in self._on_pass if record else ():
+            add_seconds(record.seconds.get("forward", 0.0))
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason} if record else set()
         if ended:
             self._requests -= ended

@@ -23,7 +23,7 @@ from specdec.weights.modes import checked_weights
 _MAX_NAMED = 64  # proposers made from text that stay the same object
 _OPTIONS = (
     "tokenizer", "proposer", "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size",
-    "max_cache_bytes", "huge_pages",
+    "max_cache_bytes", "background_work",
 )  # fmt: skip
 _LOAD_IT = "load the model yourself with AutoModelForCausalLM.from_pretrained, and pass the object"
 # Arguments of other libraries, each with its name here or a remedy.
@@ -49,7 +49,7 @@ _ELSEWHERE = {
 
 
 def check_arguments(
-    unknown: Mapping[str, Any], max_batch_size: object, max_cache_bytes: object, huge_pages: object
+    unknown: Mapping[str, Any], max_batch_size: object, max_cache_bytes: object, background_work: object
 ) -> None:
     """Raise RequestError for arguments that a generator doesn't have, limits below 1, or a flag that is no bool."""
     refuse_unknown("Generator", unknown, _OPTIONS, _ELSEWHERE)
@@ -57,8 +57,8 @@ def check_arguments(
     for name, limit in limits.items():
         if not isinstance(limit, int) or limit < 1:
             raise RequestError(f"{name}={limit!r}: it must be an integer of at least 1")
-    if not isinstance(huge_pages, bool):
-        raise RequestError(f"huge_pages={huge_pages!r}: give True or False")
+    if not isinstance(background_work, bool):
+        raise RequestError(f"background_work={background_work!r}: give True or False")
 
 
 def choice_of(

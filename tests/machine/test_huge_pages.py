@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from specdec import Generator, ToyModel
+from specdec.backends.base import Backend
 from specdec.machine.huge_pages import HugePages, SmallPages, collapse_pages, small_pages, small_pages_of
 
 MIB = 2**20
@@ -155,16 +156,17 @@ def test_a_generator_whose_memory_another_has_collapsed_finds_nothing_to_do() ->
     assert not second(20.0)
 
 
-def test_a_generator_notes_the_time_of_its_passes_unless_memory_is_to_stay_as_it_is(
+def test_a_generator_and_its_backend_note_the_time_of_passes_unless_background_work_is_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted, expected = list[float](), list[float]()
     monkeypatch.setattr(HugePages, "add_pass_seconds", lambda _, seconds: noted.append(seconds))
+    monkeypatch.setattr(Backend, "add_pass_seconds", lambda _, seconds: noted.append(seconds))
     for is_wanted in (False, True):
-        with Generator(ToyModel.random(), proposer="autoregressive", huge_pages=is_wanted) as generator:
+        with Generator(ToyModel.random(), proposer="autoregressive", background_work=is_wanted) as generator:
             expected.clear()
             generator.generate(
                 [0, 1], max_new_tokens=3, on_step=lambda record: expected.append(record.seconds["forward"])
             )
         assert len(expected) == 3
-        assert noted == (expected if is_wanted else [])
+        assert noted == ([seconds for seconds in expected for _ in range(2)] if is_wanted else [])

@@ -40,7 +40,7 @@ def test_the_command_says_what_it_does_and_why_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "load", built_in)
-    options = ["--port", "0", "--threads", "1", "--cache-mb", "1", "--no-huge-pages"]
+    options = ["--port", "0", "--threads", "1", "--cache-mb", "1", "--no-background-work"]
     monkeypatch.setattr(sys, "argv", ["specdec", "serve", *options])
     monkeypatch.setattr(generator, "HugePages", huge_pages := Mock())
     with bind("127.0.0.1", 0) as bound:

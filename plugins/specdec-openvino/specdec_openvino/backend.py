@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import openvino as ov
@@ -24,16 +24,17 @@ from specdec.models.loading import ModelSource
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
-from specdec_openvino.blocks import Blocks
 from specdec_openvino.conversion_sources import Prove
-from specdec_openvino.engine import Compiled, Graphs, Passes
+from specdec_openvino.engine import Graphs
 from specdec_openvino.export_proof import PlainExport
 from specdec_openvino.filling import Filling
 from specdec_openvino.head_graph import HeadError
 from specdec_openvino.head_runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
+from specdec_openvino.model_engine import ModelEngine
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.preference import why_not
+from specdec_openvino.trial import trial_logits
 
 _CHUNK = 512
 # Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, tokens were found to
@@ -41,29 +42,8 @@ _CHUNK = 512
 _LEAST_EXACT = 2
 _SIZES = 1, 6, 8, 12, 16, 20, 24, 28, 32  # of passes; six tokens take about as long as two
 _NUM_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"
-_TRIED, _STRIDE = (48, 1, 2, 8, 24, 1), 7919  # nodes of passes that compare two graphs; between their tokens
+_TRIED = 48, 1, 2, 8, 24, 1  # nodes of passes that compare two graphs
 _ROUNDS = "the engine's rounding of a token depends on the shape of its pass"
-
-
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """A model's graphs, and the options to compile them with."""
-
-    model: Any
-    graphs: Graphs
-    options: OpenVINOOptions
-    shapes: Shapes
-
-    def compiled(self, hidden: frozenset[int]) -> Compiled:
-        """Return the compiled graph with some hidden states, which all backends of the model share."""
-        return self.graphs.compiled(self.options, hidden)
-
-    def passes(self, hidden: frozenset[int], blocks: Blocks, filling: Filling) -> Passes:
-        """Return the passes of a graph with some hidden states over a cache."""
-        dynamic = self.compiled(hidden)  # first, and held: the model's graphs retain the last one only
-        sizes = filling.smallest(self.options.static_sizes)
-        static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
-        return Passes(dynamic, blocks, filling, static)
 
 
 class OpenVINOBackend(Backend):
@@ -79,7 +59,7 @@ class OpenVINOBackend(Backend):
     copies_weights: ClassVar[bool] = True
     is_preferred: ClassVar[bool] = True
 
-    def __init__(self, engine: _Engine, is_exact: bool) -> None:
+    def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
         self._filling = Filling(_LEAST_EXACT if is_exact else 1, _sizes_for(engine.model.config))
         self.shapes = replace(
@@ -110,12 +90,14 @@ class OpenVINOBackend(Backend):
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: OpenVINOOptions = OpenVINOOptions()) -> Self:  # noqa: B008
         if isinstance(model, OpenVINOModel):
-            engine = _Engine(model, model.graphs, options, _shapes_of_config(model.config, model.name, model.graphs))
+            engine = ModelEngine(
+                model, model.graphs, options, _shapes_of_config(model.config, model.name, model.graphs)
+            )
         elif isinstance(model, PreTrainedModel):
             loading.check(options)
             shapes = _driven(shapes_of(model, ()))
             check_dtype(shapes.dtype, options.device)
-            engine = _Engine(model, loading.graphs_of(model, options, _prover(options)), options, shapes)
+            engine = ModelEngine(model, loading.graphs_of(model, options, _prover(options)), options, shapes)
         else:
             raise ModelError(
                 f"the openvino backend drives a transformers PreTrainedModel, or the folder of one, not a "
@@ -124,11 +106,15 @@ class OpenVINOBackend(Backend):
         return cls(engine, compiler.bit_exact)
 
     def close(self) -> None:
+        self._passes.close()
         del self._passes, self._blocks, self._engine
 
     def open(self, capacity: int) -> None:
         refuse_fork(self._process, "use backend='hf'")
         self._blocks.open()
+
+    def add_pass_seconds(self, seconds: float) -> None:
+        self._passes.add_pass_seconds(seconds)
 
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
@@ -163,22 +149,16 @@ class OpenVINOBackend(Backend):
             raise
 
     def _use(self, hidden: frozenset[int]) -> None:
-        vars(self).pop("_passes", None)  # two graphs at once would hold the matrices twice
+        if passes := vars(self).pop("_passes", None):  # two graphs at once would hold the matrices twice
+            passes.close()
+            del passes
         self._passes = self._engine.passes(hidden, self._blocks, self._filling)
 
     def _tried(self) -> list[torch.Tensor]:
         """The logits of a few passes over a row of their own, one after another."""
         blocks = self._engine.compiled(self._passes.hidden).blocks()
-        blocks.open()
         passes = self._engine.passes(self._passes.hidden, blocks, self._filling)
-        length, logits = 0, list[torch.Tensor]()
-        for width in _TRIED:
-            positions = torch.arange(length, length + width)[None]
-            ids = (positions * _STRIDE + 1) % self.shapes.vocab_size
-            logits.append(passes.run(Layout((length,), (width,), ids, positions, {}, tuple(range(width))))[0])
-            blocks.keep(0, range(width))
-            length += width
-        return logits
+        return trial_logits(passes, blocks, _TRIED, self.shapes.vocab_size)
 
     def head_runner(self, head: PairHead, num_tokens: int | None) -> HeadRunner:
         """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
@@ -233,7 +213,7 @@ def _prover(options: OpenVINOOptions) -> Prove:
             raise ModelError(f"{name} has other logits after its conversion to OpenVINO: {fault}; {remedy}")
 
     def target_of(model: Any, graphs: Graphs, shapes: Shapes) -> Target:
-        return Target(OpenVINOBackend(_Engine(model, graphs, own, shapes), is_exact=False), DenseCompiler())
+        return Target(OpenVINOBackend(ModelEngine(model, graphs, own, shapes), is_exact=False), DenseCompiler())
 
     return prove
 

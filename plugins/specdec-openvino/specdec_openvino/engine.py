@@ -1,6 +1,7 @@
 """Compiled graphs, and their passes over rows of a paged cache."""
 
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from weakref import WeakValueDictionary
 
@@ -20,6 +21,7 @@ from specdec_openvino.external_weights import Weights
 from specdec_openvino.filling import Filling
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 from specdec_openvino.passes import pack
+from specdec_openvino.static_graphs import StaticGraphs
 from specdec_openvino.weight_separation import joined
 
 _NUM_BYTES_OF_RAW = 2
@@ -35,6 +37,9 @@ class Compiled:
         hidden: the hidden states that are outputs as well, by number.
         num_tokens: of each pass, which has one row then; 0 for passes of any shape.
 
+    Attributes:
+        seconds: that it took to compile.
+
     Raises:
         ModelError: if the device can't compile the graph.
     """
@@ -47,7 +52,7 @@ class Compiled:
         hidden: frozenset[int],
         num_tokens: int = 0,
     ) -> None:
-        core = ov.Core()
+        began, core = time.perf_counter(), ov.Core()
         layers, dtype = conversion.facts.layers, conversion.facts.dtype
         self._memory, self.hidden, self.num_tokens = (conversion, weights), hidden, num_tokens
         try:
@@ -65,6 +70,7 @@ class Compiled:
         except (RuntimeError, MemoryError) as error:
             reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
             raise ModelError(f"OpenVINO can't compile the model for {options.device}: {reason}") from error
+        self.seconds = time.perf_counter() - began
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
             self._cache_shape(f"{kind}.{number}") for number in range(len(layers)) for kind in ("keys", "values")
@@ -82,8 +88,7 @@ class Compiled:
 class Graphs:
     """A conversion with a model's weights, and the graphs compiled from it.
 
-    The last compiled graph is retained; others, with hidden states or other options, are freed when no backend uses
-    them.
+    The last compiled graph for passes of any shape is retained; others are freed when no backend uses them.
 
     Args:
         let_go: called after a graph was compiled, which then has its own copy of most weights.
@@ -98,16 +103,25 @@ class Graphs:
 
     def compiled(self, options: OpenVINOOptions, hidden: frozenset[int], num_tokens: int = 0) -> Compiled:
         """The compiled graph with some hidden states, the same one for all backends; see ``Compiled``."""
+        options = options.model_copy(update={"static_sizes": 0})  # which changes no graph
         question = options, options.num_threads, hidden, num_tokens
         with self._lock:
             compiled = self._compiled.get(question)
             if compiled is None:
-                self._last = None  # two at once would hold the matrices twice
+                if not num_tokens:
+                    self._last = None  # two at once would hold the matrices twice
                 compiled = Compiled(self.conversion, self.weights, options, hidden, num_tokens)
                 self._compiled[question] = compiled
                 self.let_go()
-            self._last = compiled
+            if not num_tokens:
+                self._last = compiled
             return compiled
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are stored, tied ones once."""
+        stored = [*self.weights.values(), *self.conversion.own.values()]
+        return sum({each.ctypes.data: each.nbytes for each in stored}.values())
 
 
 class Passes:
@@ -116,12 +130,21 @@ class Passes:
     Args:
         filling: the sizes of the passes.
         static: graphs for passes of one size each; ``compiled`` runs the others.
+        further: compiles more of them.
     """
 
-    def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling, static: Sequence[Compiled] = ()) -> None:
-        self._compiled, self._blocks, self._filling = compiled, blocks, filling
-        self._graphs = *static, compiled  # the last takes all passes
+    def __init__(
+        self,
+        compiled: Compiled,
+        blocks: Blocks,
+        filling: Filling,
+        static: Sequence[Compiled] = (),
+        further: StaticGraphs[Compiled] | None = None,
+    ) -> None:
+        self._compiled, self._blocks, self._filling, self._further = compiled, blocks, filling, further
+        self._graphs = [*static, compiled]  # the last takes all passes
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
+        self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
@@ -135,6 +158,7 @@ class Passes:
         packed = pack(layout, rows, self._blocks.size, tokens, self._filling.least)
         request = next(request for request in self._requests if request.takes(packed))
         request.run(packed.inputs)
+        self._num_tokens = tokens[0] if len(rows) == 1 and not request.num_tokens else 0
         # A copy, since the next pass writes to the same memory; by numpy, because torch's threads are slow to wake
         # after the engine's have run.
         shape = len(rows), len(layout.columns), -1
@@ -161,6 +185,18 @@ class Passes:
     def number_of(self, layer: int) -> int:
         """The number of a layer's hidden state; negative layers count from the last."""
         return layer % self._compiled.num_states
+
+    def add_pass_seconds(self, seconds: float) -> None:
+        """Note the time of the last pass; a graph for passes of one size that is ready runs them from now on."""
+        graph = self._further.add_pass(self._num_tokens, seconds) if self._further is not None else None
+        if graph is not None:
+            self._graphs.insert(0, graph)
+            self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
+
+    def close(self) -> None:
+        """Wait for a graph that is being compiled; no other is compiled."""
+        if self._further is not None:
+            self._further.close()
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""

@@ -13,6 +13,7 @@ from specdec_openvino.rounding import Rounding
 
 Precision = Literal["model", "bfloat16", "bf16"]
 CachePrecision = Literal["model", "u8"]
+StaticSizes = Literal["auto", 0, 1, 2, 3, 4]
 Weights = Literal["model", "int8", "int4", "int8_asym", "int8_sym", "int4_sym", "int4_asym"]
 _TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
 _MODES, _FOUR_BITS = {"int8": "int8_asym", "int4": "int4_sym"}, "int4"
@@ -34,12 +35,11 @@ class OpenVINOOptions(BackendOptions):
     group_size: int = Field(
         default=128, ge=-1, description="weights that share a scale, with 4 bits; -1 for one scale per channel"
     )
-    static_sizes: int = Field(
-        default=0,
-        ge=0,
-        le=4,
+    static_sizes: StaticSizes = Field(
+        default="auto",
         description="graphs with static shapes, for one request's passes of the smallest sizes (1, 6, 8 and 12 tokens; "
-        "in exact numerics 6, 8, 12 and 16): faster, and each has the weights in memory once more",
+        "in exact numerics 6, 8, 12 and 16): faster, and each has the weights in memory once more; a number of them "
+        "at load, or each while decoding once its passes have taken long, if memory allows",
     )
     threads: int = Field(
         default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"

@@ -1,5 +1,6 @@
 """Every family that converts keeps the backend's laws: trees or chains, ragged batches, and the same bits in exact."""
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino import blocks
+from specdec_openvino import blocks, model_engine
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.bound_request import BoundRequest
 from specdec_openvino.engine import Compiled
@@ -187,14 +188,17 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
     run, ran = BoundRequest.run, list[int]()
 
     def noted(self: BoundRequest, inputs: Any) -> None:
-        ran.append(self.num_tokens)
+        if threading.current_thread() is threading.main_thread():  # not a graph on trial
+            ran.append(self.num_tokens)
         run(self, inputs)
 
     monkeypatch.setattr(BoundRequest, "run", noted)
-    found = list[list[torch.Tensor]]()
-    for num_static in (0, 2):
-        options = OpenVINOOptions(static_sizes=num_static)
-        backend = OpenVINOBackend.load(make("llama"), compiler, options)
+    found, backends = list[list[torch.Tensor]](), list[OpenVINOBackend]()  # which share their graphs
+    switched = [size if size in sizes[:place] else 0 for place, size in enumerate(sizes)]  # after a size's first pass
+    cases: dict[Any, list[int]] = {0: [0] * len(sizes), 2: sizes, "auto": switched}
+    for static_sizes, expected in cases.items():
+        options = OpenVINOOptions(static_sizes=static_sizes)
+        backends.append(backend := OpenVINOBackend.load(make("llama"), compiler, options))
         target = Target(backend, compiler)
         layers = [1] if target.shapes.takes_trees else []
         backend.expect_hidden(layers)
@@ -209,13 +213,36 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
             output = target.forward(planned).rows[row].output
             found[-1] += [output.logits, *output.hidden]
             target.keep(planned, {row: nodes[: width // 2 + 1]})
-        assert ran == (sizes if num_static else [0] * len(sizes))
+            compile_now(backend)
+        assert ran == expected
         assert backend._blocks.generation > 1
         trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has
         answers = target.forward(target.compile(trees, hidden=layers)).rows
         found[-1] += [answers[each].output.logits for each in trees]
         assert ran[-1] == 0
-    assert all(map(torch.equal, *found))
+    assert all(map(torch.equal, *found[:2]))
+    assert all(map(torch.equal, *found[1:]))
+
+
+def compile_now(backend: OpenVINOBackend) -> None:
+    """Have passes of the last one's size compiled, if they ever are, and the next one use the graph."""
+    backend.add_pass_seconds(1e6)
+    for thread in threading.enumerate():
+        if thread.name == "static shapes":
+            thread.join(60)
+    backend.add_pass_seconds(0.0)
+
+
+def test_a_graph_with_static_shapes_and_other_bits_is_not_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, compiler = iter(range(9)), DenseCompiler()
+    monkeypatch.setattr(model_engine, "trial_logits", lambda *_: [torch.tensor(next(logits))])
+    backend = OpenVINOBackend.load(make("llama"), compiler, OpenVINOOptions())
+    target = Target(backend, compiler)
+    target.forward(target.compile({target.open(8): DraftTree(5)}))
+    with pytest.warns(UserWarning, match="no graph with static shapes for passes of 6 tokens: .* other bits"):
+        compile_now(backend)
+    compile_now(backend)
+    assert len(backend._passes._requests) == 1
 
 
 def test_each_graph_is_compiled_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

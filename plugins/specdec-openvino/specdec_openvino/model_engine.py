@@ -1,0 +1,70 @@
+"""A model's graphs with the options to compile them with: the passes of a backend, and of its graphs on trial."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from specdec import ModelError
+from specdec.layout import Shapes
+from specdec.machine.facts import free_bytes
+from specdec_openvino.blocks import Blocks
+from specdec_openvino.engine import Compiled, Graphs, Passes
+from specdec_openvino.filling import Filling
+from specdec_openvino.options import OpenVINOOptions
+from specdec_openvino.static_graphs import StaticGraphs
+from specdec_openvino.trial import trial_logits
+
+_MOST_STATIC = 4  # sizes of passes that get a graph with static shapes
+_NUM_READ = 48  # tokens before the passes that compare such a graph with the dynamic one
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEngine:
+    """A model's graphs, and the options to compile them with."""
+
+    model: Any
+    graphs: Graphs
+    options: OpenVINOOptions
+    shapes: Shapes
+
+    def compiled(self, hidden: frozenset[int]) -> Compiled:
+        """Return the compiled graph with some hidden states, which all backends of the model share."""
+        return self.graphs.compiled(self.options, hidden)
+
+    def passes(self, hidden: frozenset[int], blocks: Blocks, filling: Filling) -> Passes:
+        """Return the passes of a graph with some hidden states over a cache."""
+        dynamic = self.compiled(hidden)  # first, and held: the model's graphs retain the last one only
+        if self.options.static_sizes != "auto":
+            sizes = filling.smallest(self.options.static_sizes)
+            static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
+            return Passes(dynamic, blocks, filling, static)
+        is_tried = self.options.device == "CPU"  # whose memory is the system's
+        further = StaticGraphs(
+            filling.smallest(_MOST_STATIC) if is_tried else (),
+            partial(self.static_graph, dynamic, filling.least),
+            dynamic.seconds,
+            self.graphs.num_bytes,
+            partial(free_bytes, torch.device("cpu")),
+        )
+        return Passes(dynamic, blocks, filling, further=further)
+
+    def static_graph(self, dynamic: Compiled, least: int, num_tokens: int) -> Compiled:
+        """Return a graph for passes over ``num_tokens`` tokens of one row, which has the bits of the dynamic graph.
+
+        Args:
+            least: the minimum number of tokens of a row.
+
+        Raises:
+            ModelError: if it can't be compiled, or has other bits: texts would depend on when it is ready.
+        """
+        static = self.graphs.compiled(self.options, dynamic.hidden, num_tokens)
+        widths, logits = (_NUM_READ, num_tokens, num_tokens), list[list[torch.Tensor]]()
+        for graphs in ((), (static,)):
+            blocks = dynamic.blocks()
+            passes = Passes(dynamic, blocks, Filling(least, ()), graphs)
+            logits.append(trial_logits(passes, blocks, widths, self.shapes.vocab_size))
+        if not all(map(torch.equal, *logits)):
+            raise ModelError("OpenVINO computes other bits with them")
+        return static
