@@ -122,13 +122,15 @@ class Passes:
         self._compiled, self._blocks, self._filling = compiled, blocks, filling
         self._graphs = *static, compiled  # the last takes all passes
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
+        self._has_static_single = any(graph.num_tokens == 1 for graph in static)  # which no change of sizes delays
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
 
         The graph has the layout's hidden states among its outputs.
         """
-        tokens = self._filling.tokens(layout.num_nodes, reads_prompt=bool(layout.trunks))
+        pads_single = not self._has_static_single and all(tree.may_be_padded for tree in layout.trees)
+        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_single)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]

@@ -96,12 +96,19 @@ class MergedDrafter(BatchDrafter):
         """Return the candidates of certain sources alone, or of none for a plain step."""
         self.growth, self._whole = None, set()
         if is_plain or not self._has_certain():
-            return DraftTree(self.request.root)
+            return DraftTree.alone(self.request.root)
         sources = [part if part in self._certain else None for part in self.parts]
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
         growth.take_all()
         self.growth = growth
-        return growth.tree(len(growth))
+        return self._grown(growth, len(growth))
+
+    @staticmethod
+    def _grown(growth: Growth, size: int) -> DraftTree:
+        """Return the first nodes of a growth; the sizer has weighed a pass over the root alone."""
+        grown = growth.tree(size)
+        grown.may_be_padded = False
+        return grown
 
     def _has_certain(self) -> bool:
         """Return True if a certain source may have candidates."""
@@ -113,7 +120,7 @@ class MergedDrafter(BatchDrafter):
     def tree(self, size: int) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""
         assert self.growth is not None, "begun before"
-        grown = self.growth.tree(size)
+        grown = self._grown(self.growth, size)
         self._whole = set()
         if not self.trees:
             return grown
