@@ -101,14 +101,7 @@ class MergedDrafter(BatchDrafter):
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
         growth.take_all()
         self.growth = growth
-        return self._grown(growth, len(growth))
-
-    @staticmethod
-    def _grown(growth: Growth, size: int) -> DraftTree:
-        """Return the first nodes of a growth; the sizer has weighed a pass over the root alone."""
-        grown = growth.tree(size)
-        grown.may_be_padded = False
-        return grown
+        return growth.tree(len(growth))
 
     def _has_certain(self) -> bool:
         """Return True if a certain source may have candidates."""
@@ -117,10 +110,11 @@ class MergedDrafter(BatchDrafter):
         except Exception:  # the growth leaves it out
             return True
 
-    def tree(self, size: int) -> DraftTree:
+    def tree(self, size: int, may_be_padded: bool = True) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""
         assert self.growth is not None, "begun before"
-        grown = self._grown(self.growth, size)
+        grown = self.growth.tree(size)
+        grown.may_be_padded = may_be_padded
         self._whole = set()
         if not self.trees:
             return grown

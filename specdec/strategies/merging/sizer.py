@@ -36,7 +36,7 @@ _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to 
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
 _LEAST_GAIN = 1.05  # over a step without drafts: what is known of a draft isn't better than that
-_MEMORY_OF_SPEED = 0.98  # weight of earlier steps after each new one
+_MEMORY_OF_SPEED = 0.95  # weight of earlier steps after each new one: texts differ in speed
 _FIRST_STEPS = 8.0  # plain ones that the speed-up begins with: the first few steps say little
 _LEAST_PROBABILITY = 0.005  # of any node, also of those for which another row's draft makes room
 _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a trial; each trial doubles the next pause
@@ -54,6 +54,9 @@ class DraftSizer(ABC):
 
     is_plain: bool = False
     """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
+
+    may_pad: bool = False
+    """True if a single root may be padded: a pass of the last one's size takes less time than a switch to one token."""
 
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""
@@ -132,6 +135,7 @@ class SpeedupSizer(DraftSizer):
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
+        self.may_pad = False
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
@@ -217,7 +221,8 @@ class SpeedupSizer(DraftSizer):
         per_token = (step + self._spent - self._reread_now) / num_expected
         if best > 1 and self._moves(costs[1] - reread, per_token):
             best, num_kept = 1, 0
-        self.cost = costs[best]
+        self.may_pad = best == 1 and costs[1] > min(costs[1:3])
+        self.cost = costs[2 if self.may_pad else best]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
         num_excess = Counter(taken[num_kept:])
@@ -256,7 +261,7 @@ class SpeedupSizer(DraftSizer):
         """
         if self._num_trials:
             return size <= _TRIAL_NODES and probability > 0.0
-        return probability > least and cost - 1.0 <= self.balance
+        return probability > max(0.0, least) and cost - 1.0 <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)  # chunks are no rows of the next step
@@ -272,7 +277,7 @@ class SpeedupSizer(DraftSizer):
         if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
-            size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
+            size, searching = self._costs.size_of(record) + self.may_pad, record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
             if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
                 self.balance -= self._costs.cost_of_switch(num_rows, size)
