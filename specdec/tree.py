@@ -76,6 +76,8 @@ class DraftTree:
         sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
         has_true_q: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
+        may_be_padded: False if a root alone is fed alone, although backends may pad a single token where drafts are
+            likely to come back. Proposers that never draft, or that know what passes cost, set it.
     """
 
     __slots__ = (
@@ -83,6 +85,7 @@ class DraftTree:
         "depths",
         "draws",
         "has_true_q",
+        "may_be_padded",
         "parents",
         "probs",
         "proposed_by",
@@ -99,11 +102,19 @@ class DraftTree:
         self.roles: list[Role] = [Role.CANDIDATE]
         self.draws: dict[int, list[Draw]] = {}
         self.has_true_q = True
+        self.may_be_padded = True
         self.wanted: Sequence[int] | None = None
         self.proposed_by: dict[int, tuple[str, ...]] = {}
         self.probs: dict[int, float] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def alone(cls, root: int) -> Self:
+        """A root that is fed alone: see ``may_be_padded``."""
+        tree = cls(root)
+        tree.may_be_padded = False
+        return tree
 
     @classmethod
     def of_candidates(cls, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Self:

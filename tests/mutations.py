@@ -266,6 +266,18 @@ MUTATIONS = (
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
+        "the size of drafts ignores how fast the steps nearby are",
+        "specdec/strategies/merging/sizer.py",
+        (("return max(1.0, self._tokens / self._time)", "return 1.0"),),
+        ("tests/strategies/merging/test_sizer.py",),
+    ),
+    Mutation(
+        "a switch of sizes is charged to one step",
+        "specdec/strategies/merging/padded_cost_model.py",
+        (("_SHARE_OF_SWITCH = 0.4", "_SHARE_OF_SWITCH = 1.0"),),
+        ("tests/strategies/merging/test_padded_cost_model.py",),
+    ),
+    Mutation(
         "passes of a head run whatever they cost",
         "specdec/strategies/merging/pass_pricing.py",
         (("> self._speed_up * price", "> 0.0"),),

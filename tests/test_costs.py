@@ -26,7 +26,7 @@ class Timed(Target):
         self.seconds, self.now, self.waited, self.passes = seconds, 0.0, 0.0, list[tuple[int, int]]()
 
     def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
-        answers = super().forward(planned, num_top)
+        self.layout, answers = planned.layout, super().forward(planned, num_top)
         if not any(planned.trunks.values()):
             self.now += self.seconds(planned.layout.width)
             self.passes.append((planned.rows[0].length, planned.layout.width))
@@ -54,6 +54,11 @@ def test_where_passes_are_filled_up_those_of_one_size_are_timed_in_a_row() -> No
     target = Timed(lambda size: 10.0 + size + 5.0 * (target.passes[-1:] != [(target.rows[0].length, size)]))
     target.backend.shapes = replace(target.shapes, filled_to=(1, 3, 20))
     assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0, filled_to=(1, 3, 20))
+
+
+def test_a_single_token_is_timed_alone_where_backends_may_pad_it() -> None:
+    target = Timed(lambda size: 16.0 if size == 1 and target.layout.trees[0].may_be_padded else 10.0 + size)
+    assert target.costs(sizes=(1, 6, 20)).seconds == (11.0, 16.0, 30.0)
 
 
 def test_the_least_time_of_each_size_is_what_it_costs() -> None:

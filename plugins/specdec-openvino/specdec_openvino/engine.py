@@ -151,7 +151,9 @@ class Passes:
 
         The graph has the layout's hidden states among its outputs.
         """
-        tokens = self._filling.tokens(layout.num_nodes, reads_prompt=bool(layout.trunks))
+        has_static_single = any(graph.num_tokens == 1 for graph in self._graphs)  # which no change of sizes delays
+        pads_single = not has_static_single and all(tree.may_be_padded for tree in layout.trees)
+        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_single)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]

@@ -1,7 +1,7 @@
 """Pads passes to a few sizes, because a compiled graph plans each size separately.
 
 A pass of another size than the previous one takes 2 to 5 ms more for SmolLM2-135M, since the shapes of all operations
-are computed again, while the engine's kernels take hardly longer for six tokens than for one.
+are computed again. Graphs with static shapes are planned once.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,20 @@ class Filling:
         """Return the smallest sizes of passes, ascending; without sizes, that of a plain step."""
         return (self.sizes or (self.least,))[:num_sizes]
 
-    def tokens(self, num_nodes: Sequence[int], reads_prompt: bool = False) -> list[int]:
+    def tokens(self, num_nodes: Sequence[int], reads_prompt: bool = False, pads_single: bool = True) -> list[int]:
         """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding.
 
-        A pass that ``reads_prompt`` says nothing about drafts: texts without drafts aren't padded from the second on.
+        Args:
+            reads_prompt: True if the pass reads a prompt, which says nothing about drafts: texts without drafts aren't
+                padded from the second on.
+            pads_single: False if a token alone is fed alone. Otherwise it is padded like two until several were alone
+                in a row, because drafts are likely to come back.
         """
         tokens = [max(self.least, count) for count in num_nodes]
         total = sum(tokens)
         if not reads_prompt:
             self._num_single = self._num_single + 1 if total == 1 else 0
-        is_padded = total == 1 and self._num_single <= _PATIENCE and self.sizes
-        wanted = 2 if is_padded else total  # drafts are likely to come back
+        is_padded = pads_single and total == 1 and self._num_single <= _PATIENCE and self.sizes
+        wanted = 2 if is_padded else total
         tokens[-1] += next((size for size in self.sizes if size >= wanted), total) - total
         return tokens

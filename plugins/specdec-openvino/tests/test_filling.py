@@ -22,6 +22,12 @@ def test_a_prompt_between_two_texts_without_drafts_changes_nothing() -> None:
     assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 2, 1)] == [1, 1, 6, 6]
 
 
+def test_a_token_that_needs_no_padding_is_fed_alone_at_once() -> None:
+    filling = Filling(1, (1, 6, 8))
+    assert [filling.tokens([nodes], pads_single=False) for nodes in (1, 3, 1)] == [[1], [6], [1]]
+    assert Filling(2, (1, 6, 8)).tokens([1], pads_single=False) == [6]
+
+
 def test_where_rows_need_two_tokens_none_is_ever_alone() -> None:
     filling = Filling(2, (1, 6, 8))
     assert filling.sizes == (6, 8)

@@ -66,6 +66,13 @@ class CostModel(ABC):
     def table(self, num_rows: int) -> CostTable:
         """Return the costs of steps of ``num_rows`` rows."""
 
+    def cost_of_switch(self, num_rows: int, size: int) -> float:
+        """Return what a step of a size costs now because the last pass had another one, in plain steps.
+
+        Tables contain a share of it.
+        """
+        return 0.0
+
     @abstractmethod
     def plain(self, num_rows: int) -> float:
         """Return the time of a plain step of ``num_rows`` rows, in any unit."""

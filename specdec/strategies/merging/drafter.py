@@ -96,7 +96,7 @@ class MergedDrafter(BatchDrafter):
         """Return the candidates of certain sources alone, or of none for a plain step."""
         self.growth, self._whole = None, set()
         if is_plain or not self._has_certain():
-            return DraftTree(self.request.root)
+            return DraftTree.alone(self.request.root)
         sources = [part if part in self._certain else None for part in self.parts]
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
         growth.take_all()
@@ -110,10 +110,11 @@ class MergedDrafter(BatchDrafter):
         except Exception:  # the growth leaves it out
             return True
 
-    def tree(self, size: int) -> DraftTree:
+    def tree(self, size: int, may_be_padded: bool = True) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""
         assert self.growth is not None, "begun before"
         grown = self.growth.tree(size)
+        grown.may_be_padded = may_be_padded
         self._whole = set()
         if not self.trees:
             return grown

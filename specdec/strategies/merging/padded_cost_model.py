@@ -11,6 +11,8 @@ the nearest that has some.
 
 A backend that pads passes to a few sizes may plan each size anew, so a pass of another size than the last one takes
 longer. Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
+A size serves several steps in a row. So the step that switches is charged with a share of the switch: charged with all
+of it, drafts would keep a size that no longer pays.
 """
 
 import math
@@ -33,6 +35,8 @@ _NEAR = 3  # steps before and after a plain one that are compared with it
 _MEMORY = 256  # steps: older ones count only where there are too few
 _SURPRISE = 1.5  # plain steps: two steps are enough where both cost more
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
+_REFRESH_PER_SWITCH = 192  # further ones for each plain step's time that a switch costs, since a plain step needs two
+_SHARE_OF_SWITCH = 0.4  # simulated steps are fastest with 0.3 to 0.5, whatever a switch costs
 _HIGHEST_COST = 100.0
 _MOST_SIZES = 4096  # of passes
 _SMALLEST_CHANGE = 0.02  # of a cost
@@ -66,13 +70,9 @@ class PaddedCostModel(CostModel):
             correction = self._correction(self._nearest(num_rows))
             costs = [0.0, steps.cost_of_nothing]
             for width in range(2, self._max_width + 1):
-                predicted = self._predicted(num_rows, width)
-                cost = predicted * correction(width)
-                if self._costs.filled_to:  # so are the plain steps near: a ratio says too little
-                    cost = max(cost, predicted)
-                costs.append(max(costs[-1], cost))
+                costs.append(max(costs[-1], self._predicted(num_rows, width) * correction(width)))
             for width in range(1, self._max_width + 1):
-                costs[width] += steps.cost_of_switch if self._is_switch(num_rows, width) else 0.0
+                costs[width] += _SHARE_OF_SWITCH * self.cost_of_switch(num_rows, width)
             self._tables[key] = CostTable.of(costs)
         return self._tables[key]
 
@@ -95,13 +95,16 @@ class PaddedCostModel(CostModel):
             self._tables.clear()  # those of other numbers of rows may go by this one's
         self._last_size = self._size(num_rows, size)
 
+    def cost_of_switch(self, num_rows: int, width: int) -> float:
+        return self._rows[num_rows].cost_of_switch if self._is_switch(num_rows, width) else 0.0
+
     def _is_switch(self, num_rows: int, width: int) -> bool:
         """Return True if a step's pass would have another size than the last one."""
         return self._last_size not in (0.0, self._size(num_rows, width))
 
     def _size(self, num_rows: int, width: int) -> float:
-        """Return the size that a pass is padded to, 0 without padding; single nodes may be padded like two."""
-        return self._costs.filled(num_rows * max(2, width, self._costs.least_width)) if self._costs.filled_to else 0.0
+        """Return the size that a pass is padded to, 0 without padding."""
+        return self._costs.filled(num_rows * max(width, self._costs.least_width)) if self._costs.filled_to else 0.0
 
     def _nearest(self, num_rows: int) -> int:
         """Return the nearest number of rows with costs of its own: rows come and go faster than costs are learnt.
@@ -190,7 +193,8 @@ class _Steps:
             self._before.append((width, seconds))
         if self._num_since_plain > _NEAR or not self._plain:
             is_new = not is_switch and len(self._pairs[width.bit_length()]) < _FEWEST
-            self.needs_plain = is_new or self._num_since_plain >= _REFRESH
+            most = _REFRESH + _REFRESH_PER_SWITCH * self.cost_of_switch
+            self.needs_plain = is_new or self._num_since_plain >= most
             return
         plain = min(self._plain)
         for each, taken in self._before:

@@ -1,7 +1,10 @@
 """The draft sizer: how many draft tokens pay in the next step.
 
 ``SpeedupSizer`` decides for ``auto`` and merges. It lets the most probable candidates in, round by round, as long as
-the expected speed-up rises. A round is one more node of every row, or of one row (``cost_model.py``).
+they are expected to save more time than they take. A round is one more node of every row, or of one row
+(``cost_model.py``). An accepted token saves the time that a token takes in recent steps: that maximises the tokens per
+second of all steps together (Dinkelbach 1967, "On Nonlinear Fractional Programming"). The highest speed-up of each step
+alone would give too many nodes to steps that win little, and too few to those that win much.
 
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
@@ -33,6 +36,8 @@ _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to 
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
 _LEAST_GAIN = 1.05  # over a step without drafts: what is known of a draft isn't better than that
+_MEMORY_OF_SPEED = 0.95  # weight of earlier steps after each new one: texts differ in speed
+_FIRST_STEPS = 8.0  # plain ones that the speed-up begins with: the first few steps say little
 _LEAST_PROBABILITY = 0.005  # of any node, also of those for which another row's draft makes room
 _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a trial; each trial doubles the next pause
 _LONGEST_REST = 96  # steps, after which a loop reports its rows again
@@ -40,14 +45,18 @@ _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
 
 
 class DraftSizer(ABC):
-    """Seeks the highest expected speed-up of a step = (1 + sum of acceptance probabilities / rows) / c(n).
+    """Seeks the largest expected gain of a step = 1 + sum of acceptance probabilities / rows - speed-up × c(n).
 
-    c(n) is the cost of the step with n rounds of draft tokens, in plain steps. A sizer defines ``sizes``, which decides
-    how many nodes of each request's tree are verified.
+    c(n) is the cost of the step with n rounds of draft tokens, in plain steps, and the speed-up is the number of tokens
+    of a row in the time of a plain step, in recent steps. A sizer defines ``sizes``, which decides how many nodes of
+    each request's tree are verified.
     """
 
     is_plain: bool = False
     """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
+
+    may_pad: bool = False
+    """True if a single root may be padded: a pass of the last one's size takes less time than a switch to one token."""
 
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""
@@ -77,7 +86,7 @@ class DraftSizer(ABC):
         """
 
     def spend(self, cost: float) -> None:  # noqa: B027 - optional
-        """Called after passes of a head, with their cost in plain steps, which counts in the expected speed-up.
+        """Called after passes of a head, with their cost in plain steps, which counts in the speed-up.
 
         ``PassPricing`` bounds what passes lose.
         """
@@ -90,7 +99,7 @@ class DraftSizer(ABC):
 
 
 class SpeedupSizer(DraftSizer):
-    """Takes candidates while they raise the expected speed-up by measured costs, within a balance of losses.
+    """Takes candidates while they are expected to save time by measured costs, within a balance of losses.
 
     Args:
         costs: c(n), and which nodes a round has.
@@ -105,6 +114,7 @@ class SpeedupSizer(DraftSizer):
         self.balance = _FIRST_BALANCE
         self._num_rows = 1  # of the steps that the balance counts
         self._num_others = 0  # rows of the last pass that had another strategy
+        self._tokens = self._time = _FIRST_STEPS  # of a row, in recent steps: the time is in plain steps
         self._spent = 0.0  # plain steps that passes of a head took, in the step under way
         self._charged = 0.0  # to the balance, for that step
         self._began_with = 0.0  # the balance before it
@@ -125,6 +135,7 @@ class SpeedupSizer(DraftSizer):
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
+        self.may_pad = False
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
@@ -168,11 +179,16 @@ class SpeedupSizer(DraftSizer):
         if self._num_trials or (self._costs.is_padded and num_rows > 1):
             return _LEAST_PROBABILITY
         table = self._costs.table(num_rows)
-        return max(_LEAST_PROBABILITY, num_rows * table.min_marginal / table.costs[1])
+        return max(_LEAST_PROBABILITY, num_rows * table.min_marginal * self._speed_up)
+
+    @property
+    def _speed_up(self) -> float:
+        """Tokens in the time of a plain step, in recent steps; 1 at least, which plain steps have."""
+        return max(1.0, self._tokens / self._time)
 
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
-        """A further round pays while the sum of its probabilities exceeds the speed-up so far times its cost."""
-        num_rows, spent = len(growths) + self._num_others, self._spent
+        """A further round pays while the sum of its probabilities exceeds the speed-up times its cost."""
+        num_rows, speed_up = len(growths) + self._num_others, self._speed_up
         self.balance += self._charged  # of sizes before passes
         table = of_step = self._costs.table(num_rows)
         if self._leaves_pending:
@@ -180,28 +196,33 @@ class SpeedupSizer(DraftSizer):
             of_step = table_of_step(self._costs, self._pending, has_draft, self._num_others)
         costs, marginal = of_step.costs, of_step.marginal
         left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
-        size, gained, best, speed, num_kept, num_expected = 1, 0.0, 1, 1.0 / (costs[1] + spent), 0, 1.0
+        size, gained, best, num_kept = 1, 0.0, 1, 0
+        value, step, num_expected = 1.0 - speed_up * costs[1], costs[1], 1.0
         taken = list[Growth]()  # by each node
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            if not self._pays(size, probability, marginal[size] * speed, costs[size + 1] + left):
+            if not self._pays(size, probability, marginal[size] * speed_up, costs[size + 1] + left):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
                     growth.take()
                     taken.append(growth)
             gained, size = gained + probability, size + 1
-            speed_up = (1.0 + gained) / (costs[size] + spent + self._left(table, gained, probability))
-            if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
-                best, speed, num_kept, num_expected = size, speed_up, len(taken), 1.0 + gained
+            cost = costs[size] + self._left(table, gained, probability)
+            doubt = _LEAST_GAIN if best == 1 else 1.0
+            if self._num_trials or 1.0 + gained - speed_up * cost * doubt > value:
+                best, step, num_kept, num_expected = size, cost, len(taken), 1.0 + gained
+                value = num_expected - speed_up * cost
         self._reread_now = costs[best] - table.costs[best]
         reread = table.over_plain(1 + max(self._pending, default=0))
-        if best > 1 and self._moves(costs[1] - reread, 1.0 / speed - self._reread_now / num_expected):
+        per_token = (step + self._spent - self._reread_now) / num_expected
+        if best > 1 and self._moves(costs[1] - reread, per_token):
             best, num_kept = 1, 0
-        self.cost = costs[best]
+        self.may_pad = best == 1 and costs[1] > min(costs[1:3])
+        self.cost = costs[2 if self.may_pad else best]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
         num_excess = Counter(taken[num_kept:])
@@ -240,7 +261,7 @@ class SpeedupSizer(DraftSizer):
         """
         if self._num_trials:
             return size <= _TRIAL_NODES and probability > 0.0
-        return probability > least and cost - 1.0 <= self.balance
+        return probability > max(0.0, least) and cost - 1.0 <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)  # chunks are no rows of the next step
@@ -248,13 +269,18 @@ class SpeedupSizer(DraftSizer):
         widest = max((len(outcome.tree) for outcome in outcomes if outcome.tree is not None), default=1)
         if widest > 1:
             self.balance += sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
+        if record.kind == "step":
+            num_tokens = sum(max(1, len(outcome.tokens)) for outcome in outcomes) + self._num_others
+            self._tokens = _MEMORY_OF_SPEED * self._tokens + num_tokens / num_rows
+            self._time = _MEMORY_OF_SPEED * self._time + self.cost + self._spent
         is_plain = self._is_skipped and widest == 1  # else it had forced text
         if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
-            size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
+            size, searching = self._costs.size_of(record) + self.may_pad, record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
             if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
+                self.balance -= self._costs.cost_of_switch(num_rows, size)
                 self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
             # The costs are those known now, and drafts cause reading again.
             if is_one_pass and (record.num_reread or not self._is_skipped):
@@ -265,6 +291,7 @@ class SpeedupSizer(DraftSizer):
 
     def forget(self) -> None:
         self.balance, self._num_rows = _FIRST_BALANCE, 1
+        self._tokens = self._time = _FIRST_STEPS
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._leaves_pending = False
         self._reread = self._reread_now = 0.0

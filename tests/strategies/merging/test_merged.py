@@ -101,6 +101,12 @@ def test_where_only_chains_can_be_fed_the_likeliest_one_is() -> None:
     assert len(tree) > 1
 
 
+def test_a_root_is_fed_alone_where_no_draft_pays() -> None:
+    for cost, size in ((0.0, 2), (9.0, 1)):
+        tree = merged(chain(1), cost=cost).propose(ROOMY)
+        assert (len(tree), tree.may_be_padded) == (size, False)
+
+
 def test_where_the_text_depends_on_drafts_their_sizes_depend_on_no_pending_tokens() -> None:
     """These depend on the other requests, which pad a row's passes."""
     proposer = MergedProposer([Scripted(script=chain(*[1, 2, 3, 4, 5] * 6))])

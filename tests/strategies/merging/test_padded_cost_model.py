@@ -35,11 +35,12 @@ def test_before_any_step_costs_are_those_measured_at_load() -> None:
     assert steps.at(4, 2) == pytest.approx((1 + 7 * 0.1) / (1 + 3 * 0.1))
 
 
-def test_where_passes_are_filled_up_a_plain_one_between_drafted_ones_makes_none_of_them_cheaper() -> None:
+def test_where_passes_are_filled_up_drafts_may_cost_less_than_was_measured() -> None:
     model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
-    for width in (1, 2, 4, 5, 1, 3):
-        model.learn(1, width, 1.5, 0.0, width == 1)  # all of them take what five nodes do
-    assert model.table(1).costs == pytest.approx([0.0, 1.0, 1.5, 1.5, 1.5, 1.5, 2.0, 2.0, 2.0])
+    assert model.table(1).costs[1:6] == pytest.approx([1.0, 1.5, 1.5, 1.5, 1.5])
+    for width in (1, 1, 2, 4, 5, 1, 1, 2, 4):  # those of two nodes follow ones of another size, and don't count
+        model.learn(1, width, {1: 1.0, 2: 2.0}.get(width, 1.2), 0.0, width == 1)
+    assert model.table(1).costs[1:6] == pytest.approx([1.0, 1.2, 1.2, 1.2, 1.2])
 
 
 def test_sizes_that_are_filled_up_to_the_same_are_learnt_together() -> None:
@@ -156,31 +157,36 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_pass_of_another_size_than_the_last_one_costs_a_switch_and_spoils_no_other_cost() -> None:
-    """A pass of up to six nodes takes a second, of up to twelve 1.3, and 0.4 more if the last one had another size."""
+    """A pass of a node takes 1 s, of up to six 1.1, of up to twelve 1.3, and 0.4 more if the last had another size."""
     model, last, num_plain = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, filled_to=(1, 6, 12)), 12), 6, 0
 
     def take(width: int) -> None:
         nonlocal last
-        size = 12 if width > 6 else 6  # single nodes are padded as well
-        model.learn(1, width, (1.3 if size == 12 else 1.0) + (0.4 if size != last else 0.0), 0.0, width == 1)
+        size = next(size for size in (1, 6, 12) if size >= width)
+        seconds = {1: 1.0, 6: 1.1, 12: 1.3}[size] + (0.4 if size != last else 0.0)
+        model.learn(1, width, seconds, 0.0, width == 1)
         last = size
 
     for step in range(300):
         num_plain += model.needs_plain(1)
         take(1 if model.needs_plain(1) else 12 if step % 20 < 10 else 4)
     assert num_plain < 30
-    for width, costs in ((4, {1: 1.0, 6: 1.0, 12: 1.7}), (12, {1: 1.4, 6: 1.4, 12: 1.3})):
+    share = 0.4 * 0.4  # of a switch
+    costs = {1: 1.0, 6: 1.1, 12: 1.3}
+    for width in (4, 12, 1):
         take(width)
-        assert {size: model.table(1).costs[size] for size in costs} == pytest.approx(costs)
+        for size, cost in costs.items():
+            assert model.table(1).costs[size] == pytest.approx(cost + (share if size != last else 0.0))
+            assert model.cost_of_switch(1, size) == pytest.approx(0.4 if size != last else 0.0)
 
 
 def test_drafts_keep_the_size_of_the_last_pass_where_a_switch_costs_more_than_it_brings() -> None:
-    """Of two sizes, the larger brings a little more for its time, but not for that of a switch."""
+    """Of two sizes, the larger brings a little more for its time, but not for a share of a switch."""
     sizes = list[int]()
     for last in (6, 12):
         sizer = SpeedupSizer(PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.1), 1.0, filled_to=(1, 6, 12)), 12), 0.0)
         for width, seconds, is_plain in ((12, 1.1, False), (1, 1.4, True), (1, 1.0, True), (last, 1.0, False)):
             sizer._costs.learn(1, width, seconds, 0.0, is_plain)
         sizer.balance = 4.0
-        sizes += sizer.sizes([FixedGrowth([0.9, 0.5, 0.4, 0.35, 0.3, *[0.12] * 6])])
+        sizes += sizer.sizes([FixedGrowth([0.9, 0.5, 0.4, 0.35, 0.3, *[0.03] * 6])])
     assert sizes == [6, 12]

@@ -17,28 +17,38 @@ from tests.strategies.merging.test_sizer import costs_of, recorded, sizer
 MOST_PENDING = 16
 
 
-@given(pending=st.integers(0, 14), per_node=st.floats(0.01, 0.3), rate=st.floats(0.1, 0.99))
-def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(pending: int, per_node: float, rate: float) -> None:
+@given(
+    pending=st.integers(0, 14),
+    per_node=st.floats(0.01, 0.3),
+    rate=st.floats(0.1, 0.99),
+    speed_up=st.floats(1.0, 4.0),
+)
+def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(
+    pending: int, per_node: float, rate: float, speed_up: float
+) -> None:
     """Without a gain from moving the checkpoint, the size is the best of all with p + n nodes."""
     costs, probabilities = costs_of(per_node), [rate**depth for depth in range(1, 9)]
     kept = sizer(per_node, balance=100.0)
     kept.skips(1, [pending])
-    kept.balance = 100.0
+    kept.balance, kept._tokens, kept._time = 100.0, speed_up, 1.0
     (size,) = kept.sizes([FixedGrowth(probabilities)])
     assert kept.cost == pytest.approx(costs.relative_at(pending + size))
     assert kept.balance == pytest.approx(100.0 - kept.cost + 1.0)
 
-    def speed(size: int) -> float:
+    def cost(size: int) -> float:
         is_rejected = 1.0 - (probabilities[size - 2] if size > 1 else 1.0)
-        gained = sum(probabilities[: size - 1])
-        left = is_rejected * (1 + round(gained)) * per_node if pending else 0.0
-        return (1.0 + gained) / (costs.relative_at(pending + size) + left)
+        left = is_rejected * (1 + round(sum(probabilities[: size - 1]))) * per_node if pending else 0.0
+        return costs.relative_at(pending + size) + left
 
-    best = max(range(1, 10), key=speed)
+    def gain(size: int) -> float:
+        return 1.0 + sum(probabilities[: size - 1]) - speed_up * cost(size)
+
+    best = max(range(1, 10), key=gain)
+    doubt = 0.05 * speed_up * cost(best)
     if size > 1:
-        assert speed(size) >= speed(best) / 1.05 - 1e-9
-    elif speed(best) > 1.05 * speed(1):  # then the checkpoint is moved: reading again would cost more than a plain step
-        per_token = 1.0 / speed(best) - pending * per_node / (1.0 + sum(probabilities[: best - 1]))
+        assert gain(size) >= gain(best) - doubt
+    elif gain(best) > gain(1) + doubt:  # then the checkpoint is moved: reading again would cost more than a plain step
+        per_token = (cost(best) - pending * per_node) / (1.0 + sum(probabilities[: best - 1]))
         assert pending * per_node > 1.0 - per_token - 0.1
 
 
