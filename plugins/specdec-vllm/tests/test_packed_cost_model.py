@@ -270,7 +270,7 @@ def test_the_loss_is_bounded_whatever_passes_cost(takes: float | str, accepts_ev
 
 def test_reading_new_texts_counts_as_a_loss() -> None:
     packing = Packing(lambda nodes: 1.0 + 0.5 * nodes, searching=0.1)
-    for step in range(4000):
+    for step in range(1500):
         if step % 100 == 0:
             packing.unread = 6.0 * packing.takes(8)
         packing.step(8, accepts=False)

@@ -122,13 +122,14 @@ class SuffixRates:
 
         None if nothing did.
         """
-        if (only := trie.next_at(match)) != BREAK:
-            return only, self.of_only[min(match[0], _LONGEST)]
-        node, records = match[2], trie.records
+        length, _, node = match
+        if length and (only := trie.next_at(match)) != BREAK:
+            return only, self.of_only[length if length < _LONGEST else _LONGEST]
+        records = trie.records
         if node == TOP or (token := records[node + RANKED]) == BREAK:
             return None
-        share = _SHARES * records[node + RANKED + NUM_RANKED] // records[node + COUNT]
-        return token, self.of_ranked[min(records[node], _LONGEST)][0][share]
+        length, share = records[node], _SHARES * records[node + RANKED + NUM_RANKED] // records[node + COUNT]
+        return token, self.of_ranked[length if length < _LONGEST else _LONGEST][0][share]
 
 
 class _SuffixSource(Source):
@@ -163,7 +164,7 @@ class _SuffixSource(Source):
 class _ChainSource(_SuffixSource):
     """Drafts chains if it drafts alone, for models without tree drafts: the follower of the longest match at each node.
 
-    Branches and their order aren't needed, so a node takes a third of the time that ``Growth`` takes.
+    Branches and their order aren't needed, so a node takes less than half the time that ``Growth`` takes.
     """
 
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
@@ -174,20 +175,24 @@ class _ChainSource(_SuffixSource):
         self._growth, self._chain = None, []
         if self.request.constraint() is not None:
             return super().propose(budget)
-        limits, stops, trie, rates = self._engine.config, self.request.eos_token_ids, self._own, self._own_rates
+        limits, trie, most_likely = self._engine.config, self._own, self._own_rates.most_likely
+        least, stops = limits.min_probability, self.request.eos_token_ids
         most = min(limits.num_nodes, budget.num_nodes, budget.depth, budget.num_tokens - 1)
         match, tokens, probs, probability = self.root(), list[int](), list[float](), 1.0
-        while len(tokens) < most and (candidate := rates.most_likely(trie, match)) is not None:
+        while len(tokens) < most:
+            if tokens:
+                match = trie.follow(match, tokens[-1])
+            if (candidate := most_likely(trie, match)) is None:
+                break
             self._chain.append(candidate)
             token, rate = candidate
             probability *= rate.value
-            if probability <= limits.min_probability:
+            if probability <= least:
                 break
             tokens.append(token)
             probs.append(rate.value)
             if token in stops:
                 break
-            match = trie.follow(match, token)
         tree = DraftTree(self.request.root)
         nodes = tree.add_chain(ROOT, tokens)
         tree.probs, tree.proposed_by = dict(zip(nodes, probs, strict=True)), dict.fromkeys(nodes, ("suffix",))
