@@ -16,11 +16,12 @@ from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
+from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
+from specdec_vllm.sizer_by_rows import SizerByRows
 
 # Until steps were measured, a further token is assumed to cost little, as on a GPU.
 _NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
@@ -71,14 +72,19 @@ class Drafting:
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
         self._num_resting = 0  # calls that are left out
+        self._num_rows = 0  # of the last call that wasn't
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
-    def rests(self) -> bool:
-        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported."""
-        if self._num_resting:
+    def rests(self, num_rows: int) -> bool:
+        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
+
+        Calls are left out until the number of rows has halved or doubled: drafts may pay then.
+        """
+        if self._num_resting and self._num_rows < 2 * num_rows < 4 * self._num_rows:
             self._num_resting -= 1
             self._began = None
             return True
+        self._num_resting, self._num_rows = 0, num_rows
         self._called = self._clock()
         return False
 
@@ -184,7 +190,8 @@ def _from_tokens_alone(auto: AutoProposer) -> MergedProposer:
 
 
 def _sizer(merged: MergedProposer, host: Host) -> DraftSizer:
-    return SpeedupSizer(PackedCostModel(host.costs(), merged.num_nodes, merged.clock), merged.loss)
+    costs = PackedCostModel(host.costs(), merged.num_nodes, merged.clock)
+    return SizerByRows(costs, merged.loss)
 
 
 def _refuse(*_: Any) -> Any:

@@ -30,6 +30,7 @@ _MOST_ROUNDS = 512  # so that a table is made in a millisecond
 _BEYOND = 8  # nodes more than twice the most that were seen: two or four would be too few to begin with
 _NEAR = 1.25  # times the nodes: passes that show what a plain step takes
 _DOUBT = 1.1  # times what a larger pass takes: the machine has become faster
+_USUAL = 2.0  # times the median of searches
 _FAR = 1.5  # times the nodes: a slope between sizes that are nearer is mostly noise
 
 
@@ -103,6 +104,10 @@ class PackedCostModel(CostModel):
             self._searching.append(searching / num_rows)
         if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or group in self._doubtful:
             self._update()
+
+    def excess_search(self, num_rows: int, searching: float) -> float:
+        """Return what a search took beyond any that tables know, in plain steps: 0 but for those that read texts."""
+        return max(0.0, searching - _USUAL * num_rows * self._search) / self.plain(num_rows)
 
     @property
     def _search(self) -> float:

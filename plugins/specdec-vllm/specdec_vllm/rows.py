@@ -7,6 +7,7 @@ that is known of a request follows from its text. Where a row has kept its place
 most steps.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -91,9 +92,13 @@ class Rows:
         }
         known_texts = set(found.values())
         others = dict.fromkeys(text for text in (*self._at.values(), *self._absent) if text not in known_texts)
+        by_length = defaultdict[int, list[Text]](list)
+        for text in others:
+            by_length[len(text.tokens)].append(text)
         for most in (0, _MOST_MISSED):
             for row in before.keys() - found.keys():
-                candidates = (text for text in (self._at.get(row), *others) if text in others)
+                likely = others if most else by_length[len(before[row])]
+                candidates = (text for text in (self._at.get(row), *likely) if text in others)
                 known = next((text for text in candidates if text.precedes(before[row], most)), None)
                 if known is not None:
                     del others[known]

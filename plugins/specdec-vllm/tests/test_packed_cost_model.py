@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
+from specdec_vllm.sizer_by_rows import SizerByRows
 
 from specdec import DraftTree
 from specdec.costs import Costs
@@ -243,17 +244,20 @@ class Packing:
     """Steps of packed rows on a machine of known costs: the time that they took, and that plain ones would have."""
 
     def __init__(self, takes: Callable[[int], float], searching: float = 0.0) -> None:
-        self.kept = SpeedupSizer(PackedCostModel(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
+        self.kept = SizerByRows(PackedCostModel(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
         self.takes, self.searching = takes, searching
         self.spent = self.plain = 0.0
         self.num_drafted = 0
+        self.unread = 0.0  # seconds of the first search in the texts
 
     def step(self, num_rows: int, accepts: bool, speed: float = 1.0) -> None:
         rests = self.kept.skips(num_rows)
         growths = [FixedGrowth([0.5, 0.2]) for _ in range(num_rows)]
         sizes = [1] * num_rows if rests else self.kept.sizes(growths)
         accepted = [int(size > 1 and accepts) for size in sizes]
-        forward, searching = self.takes(sum(sizes)) / speed, 0.0 if rests else self.searching / speed
+        forward, searching = self.takes(sum(sizes)) / speed, 0.0
+        if not rests:
+            searching, self.unread = self.searching / speed + self.unread, 0.0
         record = recorded(sizes, accepted, forward, searching)
         self.kept.learn(record, record.outcomes)
         self.spent += forward + searching
@@ -269,6 +273,29 @@ def test_the_loss_is_bounded_whatever_passes_cost(takes: float | str, accepts_ev
     for step in range(3000):
         packing.step(1 + step // 100 % 8, accepts_every > 0 and step % accepts_every == 0)
     assert packing.spent <= 1.03 * packing.plain + 5.0 * packing.takes(8)
+
+
+def test_reading_new_texts_counts_as_a_loss() -> None:
+    packing = Packing(lambda nodes: 1.0 + 0.5 * nodes, searching=0.1)
+    for step in range(1500):
+        if step % 100 == 0:
+            packing.unread = 6.0 * packing.takes(8)
+        packing.step(8, accepts=False)
+    assert packing.spent <= 1.03 * packing.plain + 10.0 * packing.takes(8)
+
+
+def test_what_drafts_lose_with_many_rows_is_no_reason_to_make_none_with_few() -> None:
+    packing = Packing(lambda nodes: 1.0 + 0.5 * nodes)
+    for _ in range(400):
+        packing.step(8, accepts=False)
+    packing.num_drafted = 0
+    for _ in range(20):
+        packing.step(1, accepts=True)
+    num_with_few = packing.num_drafted
+    for _ in range(20):
+        packing.step(8, accepts=False)
+    assert num_with_few > 10
+    assert packing.num_drafted == num_with_few, "what is gained with few isn't there to be lost with many"
 
 
 @pytest.mark.parametrize("searching", [0.05, 0.3])

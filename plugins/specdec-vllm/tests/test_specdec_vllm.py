@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from specdec_vllm import Proposer
 from specdec_vllm.drafting import Drafting
-from specdec_vllm.packed_cost_model import PackedCostModel
 from specdec_vllm.rows import Rows, Text
+from specdec_vllm.sizer_by_rows import SizerByRows
 
 from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
 from specdec.record import StepRecord
 from specdec.strategies.base import Engine
 from specdec.strategies.merging.merged import MergedEngine
-from specdec.strategies.merging.sizer import SpeedupSizer
 
 VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
 
@@ -139,7 +138,7 @@ def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts(
     records = recorded(drafting)
     text = Text([1, 2, 3, 1, 2], 5)
     for token in (3, 1, 2, 9, 9):
-        assert not drafting.rests()
+        assert not drafting.rests(1)
         drafting.learn({text: [token]}, is_plain_step=True)
         drafting.propose([text])
     widths = [record.width for record in records]
@@ -281,8 +280,7 @@ def test_auto_is_the_default_and_shares_a_passs_tokens_among_its_rows() -> None:
     """One row's text is sure to go on as before, the other's is new."""
     drafting = Proposer(config())._drafting
     assert isinstance(drafting._engine, MergedEngine)
-    assert isinstance(drafting._engine._sizer, SpeedupSizer)
-    assert isinstance(drafting._engine._sizer._costs, PackedCostModel)
+    assert isinstance(drafting._engine._sizer, SizerByRows)
     assert [part.name for part in drafting._engine.parts] == ["suffix"]
     rng, now = random.Random(0), 0.0
     drafting._clock = lambda: now
@@ -290,7 +288,7 @@ def test_auto_is_the_default_and_shares_a_passs_tokens_among_its_rows() -> None:
     chains: list[list[int]] = [[], []]
     for _ in range(60):
         following = [(len(sure.tokens) + place) % 6 + 1 for place in range(len(chains[0]) + 1)]
-        drafting.rests()
+        drafting.rests(2)
         drafting.learn({sure: following, new: [rng.randrange(8)]}, is_plain_step=True)
         chains = drafting.propose([sure, new])
         drafted = [count + len(chain) for count, chain in zip(drafted, chains, strict=True)]
@@ -350,3 +348,11 @@ def test_auto_lets_calls_go_by_while_nothing_pays() -> None:
         assert not draft[0] or num_found < 20
     assert not proposer._has_failed
     assert num_found < num_calls // 4
+
+
+def test_a_rest_ends_once_there_are_half_or_twice_as_many_rows() -> None:
+    drafting = Drafting("auto", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=lambda: 0.0)
+    for num_rows, is_left_out in ((5, True), (15, True), (4, False), (16, False)):
+        drafting._num_resting, drafting._num_rows = 9, 8
+        assert drafting.rests(num_rows) == is_left_out
+        assert drafting._num_resting == (8 if is_left_out else 0)

@@ -1,0 +1,60 @@
+"""Draft sizes where the number of rows changes all the time, as in a server.
+
+With many rows a draft token costs nearly what a row costs, with few rows next to nothing. So what drafts have lost with
+many rows is no reason to make none with few, and what they gain with few isn't there to be lost with many.
+"""
+
+from collections.abc import Sequence
+
+from specdec.record import Outcome, StepRecord
+from specdec.strategies.merging.growth import Growth
+from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
+from specdec_vllm.packed_cost_model import PackedCostModel
+
+
+class SizerByRows(DraftSizer):
+    """Sizes drafts by a sizer for each power of two of rows: each has its own balance of losses and its own pauses.
+
+    Args:
+        costs: the cost model of all of them.
+        loss: share of plain decoding's time that drafts may lose.
+    """
+
+    def __init__(self, costs: PackedCostModel, loss: float) -> None:
+        self._costs, self._loss = costs, loss
+        self._sizers: dict[int, SpeedupSizer] = {}  # by the bit length of the number of rows
+        self._current = self._sizer_for(1)  # of the step under way
+        self._is_skipped = False  # that step has no search for drafts
+
+    def _sizer_for(self, num_rows: int) -> SpeedupSizer:
+        size = num_rows.bit_length()
+        if size not in self._sizers:
+            self._sizers[size] = SpeedupSizer(self._costs, self._loss)
+        return self._sizers[size]
+
+    def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
+        self._current = self._sizer_for(num_rows)
+        self._is_skipped = self._current.skips(num_rows, pending)
+        self.is_plain, self.cost = self._current.is_plain, self._current.cost
+        return self._is_skipped
+
+    def rest(self) -> int:
+        return self._current.rest()
+
+    def min_probability(self, num_rows: int) -> float:
+        return self._current.min_probability(num_rows)
+
+    def sizes(self, growths: Sequence[Growth]) -> list[int]:
+        sizes = self._current.sizes(growths)
+        self.cost = self._current.cost
+        return sizes
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        self._current.learn(record, outcomes)
+        if not self._is_skipped:  # the first search reads the texts, which takes many times what the others take
+            searching = record.seconds.get("propose", 0.0)
+            self._current.balance -= self._costs.excess_search(len(outcomes), searching)
+
+    def forget(self) -> None:
+        self._sizers.clear()
+        self._current = self._sizer_for(1)
