@@ -145,14 +145,15 @@ class Passes:
         self._graphs = [*static, compiled]  # the last takes all passes
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
         self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
+        # No change of sizes delays it. One that comes later changes no passes, whose rounding depends on their shapes.
+        self._has_static_single = any(graph.num_tokens == 1 for graph in static)
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
 
         The graph has the layout's hidden states among its outputs.
         """
-        has_static_single = any(graph.num_tokens == 1 for graph in self._graphs)  # which no change of sizes delays
-        pads_single = not has_static_single and all(tree.may_be_padded for tree in layout.trees)
+        pads_single = not self._has_static_single and all(tree.may_be_padded for tree in layout.trees)
         tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_single)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
