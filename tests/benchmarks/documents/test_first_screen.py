@@ -112,7 +112,7 @@ def test_the_first_sentence_has_the_rows_of_default_settings_without_and_with_a_
     results[0]["runs"] += [run | {"repeat": 1} for run in results[0]["runs"] if run["contender"] == "transformers"]
     made = block(results)
     assert "`generate`, another text in 2 of 14**" in made
-    assert "for each dtype one run, interleaved in 2 groups:" in made
+    assert "For each dtype one run, interleaved in 2 groups:" in made
 
 
 def test_another_result_makes_another_block_and_another_chart(tmp_path: Path) -> None:
