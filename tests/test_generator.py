@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.backends.toy import Law
+from specdec.backends.toy import TokenDistribution
 from specdec.decoding.plan import Strategy
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
@@ -53,7 +53,7 @@ def test_a_result_has_new_tokens_figures_and_the_seed() -> None:
     generator = Generator(model)
     generator.prepare()  # drafts are good from the first token on
     result = generator.generate([3, 1], max_new_tokens=30, temperature=1.0, seed=11)
-    assert list(result.token_ids) == decode_law(model.law, [3, 1], 30, seed=11)
+    assert list(result.token_ids) == decode_law(model.probs, [3, 1], 30, seed=11)
     assert (result.finish_reason, result.seed, result.text, result.error) == ("length", 11, None, None)
     stats = result.stats
     assert sum(stats.accepted_lengths) == stats.num_tokens == 30
@@ -72,7 +72,7 @@ def test_plain_decoding_takes_a_step_and_a_node_for_each_token() -> None:
 @pytest.mark.parametrize("proposer", BUILT_IN)
 def test_decoding_stops_at_an_end_of_text_id_which_is_in_the_tokens(proposer: str) -> None:
     model = toy()
-    endless = decode_law(model.law, [3, 1], 40, seed=5)
+    endless = decode_law(model.probs, [3, 1], 40, seed=5)
     end = endless[9]
     expected = endless[: endless.index(end) + 1]
     result = Generator(model, proposer=proposer_of(proposer, model.vocab_size)).generate(
@@ -115,7 +115,7 @@ def test_a_batch_gives_what_each_prompt_gives_alone_in_the_order_of_the_prompts(
 def test_one_seed_serves_each_prompt_of_a_batch() -> None:
     results = Generator(toy()).generate([[3, 1], [3, 1], [5]], seed=9, **SAMPLED)
     assert results[0].token_ids == results[1].token_ids
-    assert list(results[2].token_ids) == decode_law(toy().law, [5], 20, seed=9)
+    assert list(results[2].token_ids) == decode_law(toy().probs, [5], 20, seed=9)
 
 
 def test_a_fresh_seed_is_reported_and_reproduces_the_text() -> None:
@@ -213,7 +213,7 @@ def forbid_two_back(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tens
 def test_a_processor_sees_the_text_that_its_token_follows_once_and_in_order(proposer: str, seed: int | None) -> None:
     model, tokens = toy(), [3, 1]
     for _ in range(40):
-        p = np.array(model.law(tuple(tokens)))
+        p = np.array(model.probs(tuple(tokens)))
         p[tokens[-2]] = 0.0
         with np.errstate(divide="ignore"):
             scores = np.log(p) + (0.0 if seed is None else keyed_gumbel(seed, len(tokens), VOCAB))
@@ -236,7 +236,7 @@ def test_a_processor_sees_the_text_that_its_token_follows_once_and_in_order(prop
         assert result.stats.tokens_per_step > 1
 
 
-def without(law: Law, token: int) -> Law:
+def without(law: TokenDistribution, token: int) -> TokenDistribution:
     """The law with one token all but impossible."""
     return lambda context: [1e-300 if index == token else weight for index, weight in enumerate(law(context))]
 
@@ -250,7 +250,7 @@ def test_the_models_own_config_is_honoured_for_ids_and_the_first_result_says_wha
         "ignored in the model's generation config: do_sample=True, temperature=0.5; pass generation_config to apply it",
     )
     assert second.notes == ()
-    expected = decode_law(without(model.law, 0), [3], 60, seed=1)
+    expected = decode_law(without(model.probs, 0), [3], 60, seed=1)
     assert list(first.token_ids) == expected[: expected.index(6) + 1]
     assert first.finish_reason == "stop"
 
@@ -260,9 +260,9 @@ def test_what_the_caller_passes_goes_before_the_models_own_config() -> None:
     model.generation_config = GenerationConfig(eos_token_id=6, suppress_tokens=[0])  # type: ignore[attr-defined]
     generator = Generator(model)
     free = generator.generate([3], seed=1, eos_token_id=(), suppress_tokens=(), **SAMPLED)
-    assert list(free.token_ids) == decode_law(model.law, [3], 20, seed=1)
+    assert list(free.token_ids) == decode_law(model.probs, [3], 20, seed=1)
     passed = generator.generate([3], seed=1, generation_config=GenerationConfig(suppress_tokens=[6]), **SAMPLED)
-    assert list(passed.token_ids) == decode_law(without(model.law, 6), [3], 20, seed=1)
+    assert list(passed.token_ids) == decode_law(without(model.probs, 6), [3], 20, seed=1)
     assert {0, 6} <= {*free.token_ids}
 
 

@@ -267,7 +267,7 @@ def test_logits_that_are_no_numbers_fail_their_request_alone_naming_step_and_pos
     healthy = toy()
 
     def law(context: tuple[int, ...]) -> Sequence[float]:
-        return [fault] * VOCAB if context[0] == BAD and len(context) >= 4 else healthy.law(context)
+        return [fault] * VOCAB if context[0] == BAD and len(context) >= 4 else healthy.probs(context)
 
     generator = Generator(ToyModel(law, VOCAB), proposer="autoregressive")
     settings = {**SETTINGS, "temperature": temperature}

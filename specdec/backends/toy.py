@@ -14,18 +14,18 @@ from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes
 
-Law = Callable[[tuple[int, ...]], Sequence[float]]
+TokenDistribution = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class ToyModel:
     """A next-token distribution over a small vocabulary, as a function of the whole context.
 
     Args:
-        law: context to probabilities, ``(vocab,)``.
+        probs: context to probabilities, ``(vocab,)``.
     """
 
-    def __init__(self, law: Law, vocab_size: int, max_positions: int | None = None) -> None:
-        self.law = law
+    def __init__(self, probs: TokenDistribution, vocab_size: int, max_positions: int | None = None) -> None:
+        self.probs = probs
         self.vocab_size = vocab_size
         self.max_positions = max_positions
 
@@ -33,22 +33,22 @@ class ToyModel:
     def random(cls, vocab_size: int = 8, order: int = 2, seed: int = 0, sharpness: float = 2.0) -> "ToyModel":
         """A distribution per context of ``order`` tokens: the softmax of ``sharpness`` times standard normals."""
 
-        def law(context: tuple[int, ...]) -> list[float]:
+        def probs(context: tuple[int, ...]) -> list[float]:
             scores = np.random.default_rng([seed, *context[-order:]]).normal(size=vocab_size) * sharpness
             weights = np.exp(scores - scores.max())
             return list(weights / weights.sum())
 
-        return cls(law, vocab_size)
+        return cls(probs, vocab_size)
 
     @classmethod
     def counting(cls, vocab_size: int = 10) -> "ToyModel":
         """Token i % vocab_size is the most likely at position i, and each next one is half as likely."""
 
-        def law(context: tuple[int, ...]) -> list[float]:
+        def probs(context: tuple[int, ...]) -> list[float]:
             weights = [0.5 ** ((token - len(context)) % vocab_size) for token in range(vocab_size)]
             return [weight / sum(weights) for weight in weights]
 
-        return cls(law, vocab_size)
+        return cls(probs, vocab_size)
 
 
 class ToyBackend(Backend):
@@ -93,7 +93,7 @@ class ToyBackend(Backend):
         return Output(torch.stack(rows), layout.columns, _states(layout), layout.hidden)
 
     def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
-        return torch.tensor(list(self._model.law(context)), dtype=torch.float64).log()
+        return torch.tensor(list(self._model.probs(context)), dtype=torch.float64).log()
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, (fed, path) in enumerate(zip(self._fed, paths, strict=True), self._first):

@@ -60,7 +60,7 @@ class NodeDistributions:
         outputs: NodeOutputs,
         committed: Sequence[int],
         warper: Warper,
-        chances: RandomSource,
+        source: RandomSource,
         constraint: PathState | None = None,
     ) -> None:
         self._tree = tree
@@ -68,7 +68,7 @@ class NodeDistributions:
         self._committed = committed
         self._length = len(committed)
         self._warper = warper
-        self._chances = chances
+        self._source = source
         self._constraint = constraint
         self._drawn: dict[int, int] = {}
         self._probs: dict[int, torch.Tensor | None] = {}
@@ -162,7 +162,7 @@ class NodeDistributions:
                 return token
         if self._warper.temperature == 0.0:
             return int(self._warped(node).argmax())
-        return self._chances.categorical(self._warped(node).softmax(-1), self.position(node))
+        return self._source.categorical(self._warped(node).softmax(-1), self.position(node))
 
     def _distribution(self, node: int) -> torch.Tensor:
         scores = self._warped(node)

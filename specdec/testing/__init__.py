@@ -4,8 +4,8 @@
   AssertionError if a law of the contract is broken: by a rule, by a strategy that samples its candidates together with
   a rule, by any strategy, by a backend, and by a constraint.
 - ``outcomes`` runs a function once for each combination of its random choices, and returns its exact distribution.
-- ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, distributions over a vocabulary, and
-  trees.
+- ``shapes``, ``distributions`` and ``trees`` are hypothesis strategies for draft shapes, distributions over a
+  vocabulary, and trees.
 - ``first_drafts`` returns the trees that a strategy drafts in its first steps, for worked examples.
 - ``TableConstraint`` and ``FixedTokens`` are constraints on token ids.
 - ``toy_tokenizer`` is a tokenizer for a ``ToyModel``, for strategies that read or write text.
@@ -14,11 +14,11 @@ hypothesis comes with the extra ``specdec[testing]``; enumeration works without 
 """
 
 from specdec.testing.backends import check_backend
-from specdec.testing.cases import Shape, TableConstraint, TableLaw, draw_tree, laws, shapes, trees
+from specdec.testing.cases import Shape, TableConstraint, TableDistribution, distributions, draw_tree, shapes, trees
 from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
 from specdec.testing.constraints import FixedTokens, check_constraint
 from specdec.testing.drafting import first_drafts
-from specdec.testing.emission import emitted_law, expected_length, plain_law, target_of
+from specdec.testing.emission import emitted_distribution, expected_length, plain_distribution, target_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
 from specdec.testing.tokenizer import toy_tokenizer
 
@@ -27,19 +27,19 @@ __all__ = [
     "FixedTokens",
     "Shape",
     "TableConstraint",
-    "TableLaw",
+    "TableDistribution",
     "check_backend",
     "check_constraint",
     "check_drafting",
     "check_proposer",
     "check_verifier",
+    "distributions",
     "draw_tree",
-    "emitted_law",
+    "emitted_distribution",
     "expected_length",
     "first_drafts",
-    "laws",
     "outcomes",
-    "plain_law",
+    "plain_distribution",
     "shapes",
     "target_of",
     "total_variation",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from specdec.backends.toy import Law
+from specdec.backends.toy import TokenDistribution
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree, Role
@@ -33,21 +33,21 @@ class Shape:
         return max((1 + below.depth for _, below in self.draws), default=0)
 
 
-def draw_tree(context: Sequence[int], q: Law, shape: Shape, chances: RandomSource) -> DraftTree:
+def draw_tree(context: Sequence[int], q: TokenDistribution, shape: Shape, source: RandomSource) -> DraftTree:
     """Draw a random tree with a given shape below the last token of ``context``; q maps a context to a distribution."""
     tree = DraftTree(context[-1])
-    _draw_below(tree, ROOT, context, q, shape, chances)
+    _draw_below(tree, ROOT, context, q, shape, source)
     return tree
 
 
 def _draw_below(
-    tree: DraftTree, node: int, context: Sequence[int], q: Law, shape: Shape, chances: RandomSource
+    tree: DraftTree, node: int, context: Sequence[int], q: TokenDistribution, shape: Shape, source: RandomSource
 ) -> None:
     if not shape.draws:
         return
     path = (*context, *tree.path(node))
-    law = torch.tensor(list(q(path)), dtype=torch.float64)
-    ranked = iter(law.argsort(descending=True, stable=True).tolist())
+    probs = torch.tensor(list(q(path)), dtype=torch.float64)
+    ranked = iter(probs.argsort(descending=True, stable=True).tolist())
     for kind, below in shape.draws:
         known = len(tree)
         if kind == "chosen":
@@ -55,31 +55,31 @@ def _draw_below(
             if token is None:
                 continue  # more choices than tokens
             child = tree.add(node, token)
-        elif not law.any():
+        elif not probs.any():
             return  # without replacement every possible token is out
         else:
-            child = tree.add(node, chances.categorical(law, -1), q=law)
+            child = tree.add(node, source.categorical(probs, -1), q=probs)
             if not shape.replaces:
-                law = law.index_fill(0, torch.tensor(tree.tokens[child]), 0.0)
-                law = law / law.sum() if law.any() else law
+                probs = probs.index_fill(0, torch.tensor(tree.tokens[child]), 0.0)
+                probs = probs / probs.sum() if probs.any() else probs
         if child == known:  # a token drawn twice has the subtree of its first draw
-            _draw_below(tree, child, context, q, below, chances)
+            _draw_below(tree, child, context, q, below, source)
 
 
 @dataclass(frozen=True)
-class TableLaw:
-    """A separate distribution for every context, with some tokens impossible; callable like ``ToyModel.law``."""
+class TableDistribution:
+    """A separate distribution for every context, with some tokens impossible; callable like ``ToyModel.probs``."""
 
     vocab_size: int
     seed: int
-    chance_of_zero: float = 0.0
+    prob_of_zero: float = 0.0
 
     def __call__(self, context: tuple[int, ...]) -> list[float]:
         rng = np.random.default_rng([self.seed, len(context), *context])
-        weights = rng.exponential(size=self.vocab_size) * (rng.random(self.vocab_size) >= self.chance_of_zero)
+        weights = rng.exponential(size=self.vocab_size) * (rng.random(self.vocab_size) >= self.prob_of_zero)
         weights[rng.integers(self.vocab_size)] += 0.1  # some token is always possible
-        law: list[float] = (weights / weights.sum()).tolist()
-        return law
+        probs: list[float] = (weights / weights.sum()).tolist()
+        return probs
 
 
 class TableConstraint(Constraint):
@@ -122,11 +122,11 @@ class TableState(ConstraintState):
         return [int(self._rng.integers(self.vocab_size)), 0]
 
 
-def laws(vocab_size: int) -> "st.SearchStrategy[TableLaw]":
+def distributions(vocab_size: int) -> "st.SearchStrategy[TableDistribution]":
     """A hypothesis strategy: distributions with and without impossible tokens."""
     from hypothesis import strategies as st
 
-    return st.builds(TableLaw, st.just(vocab_size), st.integers(0, 9999), st.sampled_from([0.0, 0.3, 0.7]))
+    return st.builds(TableDistribution, st.just(vocab_size), st.integers(0, 9999), st.sampled_from([0.0, 0.3, 0.7]))
 
 
 def shapes(max_depth: int = 3, max_draws: int = 4) -> "st.SearchStrategy[Shape]":

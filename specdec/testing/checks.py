@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from specdec.backends.toy import Law, ToyBackend
+from specdec.backends.toy import TokenDistribution, ToyBackend
 from specdec.decoding.request_state import TokenView
 from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
@@ -17,14 +17,19 @@ from specdec.strategies.host import Host
 from specdec.strategies.request import Request
 from specdec.target import Target
 from specdec.testing.cases import Shape, draw_tree
-from specdec.testing.emission import emitted_law, plain_law, verdict_of
+from specdec.testing.emission import emitted_distribution, plain_distribution, verdict_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
 from specdec.tree import Budget
 from specdec.verifiers.base import Verifier
 
 
 def check_verifier(
-    verifier: Verifier, p: Law, q: Law, shape: Shape, context: Sequence[int], settings: Settings | None = None
+    verifier: Verifier,
+    p: TokenDistribution,
+    q: TokenDistribution,
+    shape: Shape,
+    context: Sequence[int],
+    settings: Settings | None = None,
 ) -> None:
     """Check that a lossless rule emits the target's distribution, for every length at which the text may be cut.
 
@@ -37,21 +42,21 @@ def check_verifier(
 
     Raises:
         AssertionError: with what is wrong, such as the total variation distance of the two distributions. A lossy rule
-            always fails: for its own tests, ``emitted_law`` and ``total_variation`` measure by how much.
+            always fails: for its own tests, ``emitted_distribution`` and ``total_variation`` measure by how much.
     """
     num_tokens = shape.depth + 1
-    emitted = emitted_law(
-        verifier, p, lambda chances: draw_tree(context, q, shape, chances), context, num_tokens, settings
+    emitted = emitted_distribution(
+        verifier, p, lambda source: draw_tree(context, q, shape, source), context, num_tokens, settings
     )
-    plain = plain_law(p, context, num_tokens, settings)
+    plain = plain_distribution(p, context, num_tokens, settings)
     for length in range(1, num_tokens + 1):
         distance = total_variation(_cut(emitted, length), _cut(plain, length))
         assert distance <= EXACT, f"the first {length} tokens' distribution is off: total variation {distance:.3g}"
 
 
-def _cut(law: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...], float]:
+def _cut(probs: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...], float]:
     cut: dict[tuple[int, ...], float] = {}
-    for tokens, chance in law.items():
+    for tokens, chance in probs.items():
         cut[tokens[:length]] = cut.get(tokens[:length], 0.0) + chance
     return cut
 
@@ -59,19 +64,19 @@ def _cut(law: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...]
 class EnumeratedRequest(Request):
     """A request whose draws are enumerated."""
 
-    __slots__ = ("chances",)
-    chances: RandomSource
+    __slots__ = ("source",)
+    source: RandomSource
 
     @classmethod
-    def of(cls, tokens: list[int], vocab_size: int, chances: RandomSource) -> "EnumeratedRequest":
+    def of(cls, tokens: list[int], vocab_size: int, source: RandomSource) -> "EnumeratedRequest":
         """Return a request at temperature 1 whose text is ``tokens``, a list that may grow."""
         rng = Randomness(0).stream("not drawn from")
         request = cls(TokenView(tokens), len(tokens), vocab_size, frozenset(), 1.0, rng)
-        object.__setattr__(request, "chances", chances)
+        object.__setattr__(request, "source", source)
         return request
 
     def draw(self, weights: torch.Tensor) -> int:
-        return self.chances.categorical(weights, -1)
+        return self.source.categorical(weights, -1)
 
 
 def toy_host(vocab_size: int, reads_q: bool, tokenizer: Any = None) -> Host:
@@ -100,7 +105,7 @@ def toy_host(vocab_size: int, reads_q: bool, tokenizer: Any = None) -> Host:
 def check_drafting(
     proposer: Proposer,
     verifier: Verifier,
-    p: Law,
+    p: TokenDistribution,
     context: Sequence[int],
     vocab_size: int,
     num_tokens: int = 2,
@@ -118,22 +123,22 @@ def check_drafting(
     settings = Settings(temperature=1.0)
     budget = Budget(num_nodes=16, depth=16, num_tokens=16)
 
-    def run(chances: RandomSource) -> tuple[int, ...]:
+    def run(source: RandomSource) -> tuple[int, ...]:
         tokens = list(context)
         engine = proposer.bind(toy_host(vocab_size, verifier.reads_q, tokenizer))
-        drafter = engine.start(EnumeratedRequest.of(tokens, vocab_size, chances))
+        drafter = engine.start(EnumeratedRequest.of(tokens, vocab_size, source))
         while len(tokens) < len(context) + num_tokens:
             tree = drafter.propose(budget)
             tree.check(tokens[-1], vocab_size, budget, type(proposer).__name__)
             tree.check_draws(vocab_size, type(proposer).__name__)
-            verdict = verdict_of(verifier, p, tree, list(tokens), settings, chances)
+            verdict = verdict_of(verifier, p, tree, list(tokens), settings, source)
             tokens += verdict.tokens
             feedback = Feedback(tree, verdict.path, verdict.tokens)
             drafter.receive(feedback)
             drafter.observe(feedback)
         return tuple(tokens[len(context) :][:num_tokens])
 
-    distance = total_variation(outcomes(run), plain_law(p, context, num_tokens))
+    distance = total_variation(outcomes(run), plain_distribution(p, context, num_tokens))
     assert distance <= EXACT, f"the first {num_tokens} tokens' distribution is off: total variation {distance:.3g}"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from specdec.backends.output import Output, OutputRow
-from specdec.backends.toy import Law
+from specdec.backends.toy import TokenDistribution
 from specdec.constraints.base import Vocabulary
 from specdec.constraints.path_state import PathState
 from specdec.sampling.distributions import NodeDistributions
@@ -47,11 +47,11 @@ class WatchedDistributions(NodeDistributions):
 
 
 def target_of(
-    p: Law,
+    p: TokenDistribution,
     tree: DraftTree,
     context: Sequence[int],
     settings: Settings,
-    chances: RandomSource,
+    source: RandomSource,
     prompt_length: int | None = None,
 ) -> WatchedDistributions:
     """Return the target's distributions at a tree's nodes for a known p; logits are log p, in float64.
@@ -69,19 +69,24 @@ def target_of(
         new_tokens = () if prompt_length is None else context[prompt_length:]
         constraint = PathState(first, frozenset(), laws.shape[1]).after(new_tokens)
     row = OutputRow(Output(logits, range(len(tree))), 0)
-    return WatchedDistributions(tree, row, context, warper, chances, constraint)
+    return WatchedDistributions(tree, row, context, warper, source, constraint)
 
 
 def verdict_of(
-    verifier: Verifier, p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
+    verifier: Verifier,
+    p: TokenDistribution,
+    tree: DraftTree,
+    context: Sequence[int],
+    settings: Settings,
+    source: RandomSource,
 ) -> Verdict:
     """Return a rule's verdict on a tree below the last token of ``context``, checked as the core checks it.
 
     Raises:
         AssertionError: if a rule that declares ``stays_on_the_text`` reads the target at other nodes.
     """
-    target = target_of(p, tree, context, settings, chances)
-    verdict = verifier.verify(tree, target, chances)
+    target = target_of(p, tree, context, settings, source)
+    verdict = verifier.verify(tree, target, source)
     verdict.check(tree)
     read = tuple(target.nodes_read)
     assert not verifier.stays_on_the_text or read == verdict.path[: len(read)], (
@@ -91,21 +96,21 @@ def verdict_of(
     return verdict
 
 
-def plain_law(
-    p: Law, context: Sequence[int], num_tokens: int, settings: Settings | None = None
+def plain_distribution(
+    p: TokenDistribution, context: Sequence[int], num_tokens: int, settings: Settings | None = None
 ) -> dict[tuple[int, ...], float]:
     """Return the distribution of the next tokens in plain decoding."""
     settings = settings or Settings(temperature=1.0)
 
-    def run(chances: RandomSource) -> tuple[int, ...]:
-        return _go_on(p, context, (), num_tokens, settings, chances)
+    def run(source: RandomSource) -> tuple[int, ...]:
+        return _go_on(p, context, (), num_tokens, settings, source)
 
     return outcomes(run)
 
 
-def emitted_law(
+def emitted_distribution(
     verifier: Verifier,
-    p: Law,
+    p: TokenDistribution,
     draw: TreeDrawing,
     context: Sequence[int],
     num_tokens: int,
@@ -114,32 +119,41 @@ def emitted_law(
     """Return the distribution of the first tokens if a random tree is verified, followed by plain decoding."""
     settings = settings or Settings(temperature=1.0)
 
-    def run(chances: RandomSource) -> tuple[int, ...]:
-        verdict = verdict_of(verifier, p, draw(chances), context, settings, chances)
-        return _go_on(p, context, verdict.tokens, num_tokens, settings, chances)
+    def run(source: RandomSource) -> tuple[int, ...]:
+        verdict = verdict_of(verifier, p, draw(source), context, settings, source)
+        return _go_on(p, context, verdict.tokens, num_tokens, settings, source)
 
     return outcomes(run)
 
 
 def expected_length(
-    verifier: Verifier, p: Law, draw: TreeDrawing, context: Sequence[int], settings: Settings | None = None
+    verifier: Verifier,
+    p: TokenDistribution,
+    draw: TreeDrawing,
+    context: Sequence[int],
+    settings: Settings | None = None,
 ) -> float:
     """Return tau, the expected number of tokens that one step emits, including the bonus token."""
     settings = settings or Settings(temperature=1.0)
 
-    def run(chances: RandomSource) -> int:
-        return len(verdict_of(verifier, p, draw(chances), context, settings, chances).tokens)
+    def run(source: RandomSource) -> int:
+        return len(verdict_of(verifier, p, draw(source), context, settings, source).tokens)
 
     return sum(length * chance for length, chance in outcomes(run).items())
 
 
 def _go_on(
-    p: Law, context: Sequence[int], emitted: Sequence[int], num_tokens: int, settings: Settings, chances: RandomSource
+    p: TokenDistribution,
+    context: Sequence[int],
+    emitted: Sequence[int],
+    num_tokens: int,
+    settings: Settings,
+    source: RandomSource,
 ) -> tuple[int, ...]:
     tokens = list(emitted[:num_tokens])
     while len(tokens) < num_tokens:
         known = [*context, *tokens]
-        law = target_of(p, DraftTree(known[-1]), known, settings, chances, len(context)).probs(ROOT)
-        assert law is not None, "a distribution under test has a possible token"
-        tokens.append(chances.categorical(law, len(known)))
+        probs = target_of(p, DraftTree(known[-1]), known, settings, source, len(context)).probs(ROOT)
+        assert probs is not None, "a distribution under test has a possible token"
+        tokens.append(source.categorical(probs, len(known)))
     return tuple(tokens)

@@ -21,21 +21,21 @@ class _Script:
         self.alternatives: list[int] = []  # the possible choices after the script's end, by their number
 
     def accept(self, r: float, q: float) -> bool:
-        chance = min(1.0, r / q) if q > 0.0 else float(r > 0.0)
-        return self._choose([1.0 - chance, chance]) == 1
+        probability = min(1.0, r / q) if q > 0.0 else float(r > 0.0)
+        return self._choose([1.0 - probability, probability]) == 1
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
         total = float(weights.double().sum())
         return self._choose((weights.double() / total).tolist()) if total > 0.0 else 0
 
-    def _choose(self, law: Sequence[float]) -> int:
-        possible = [index for index, chance in enumerate(law) if chance > 0.0]
+    def _choose(self, probs: Sequence[float]) -> int:
+        possible = [index for index, probability in enumerate(probs) if probability > 0.0]
         if self.num_made == len(self.choices):
             self.choices.append(0)
             self.alternatives.append(len(possible))
         choice = possible[self.choices[self.num_made]]
         self.num_made += 1
-        self.probability *= law[choice]
+        self.probability *= probs[choice]
         return choice
 
 
@@ -44,19 +44,19 @@ def outcomes(run: Callable[[RandomSource], T]) -> dict[T, float]:
 
     ``run`` is called once per outcome, so its result must depend on its random source alone.
     """
-    law: dict[T, float] = {}
+    probs: dict[T, float] = {}
     waiting: list[list[int]] = [[]]
     while waiting:
         script = _Script(waiting.pop())
         result = run(script)
-        law[result] = law.get(result, 0.0) + script.probability
+        probs[result] = probs.get(result, 0.0) + script.probability
         num_given = len(script.choices) - len(script.alternatives)
         for offset, count in enumerate(script.alternatives):
             fixed = script.choices[: num_given + offset]
             waiting += [[*fixed, other] for other in range(1, count)]
-    return law
+    return probs
 
 
-def total_variation(law: dict[T, float], other: dict[T, float]) -> float:
+def total_variation(probs: dict[T, float], other: dict[T, float]) -> float:
     """Return the total variation distance: the largest difference in probability of any event."""
-    return sum(abs(law.get(key, 0.0) - other.get(key, 0.0)) for key in law.keys() | other.keys()) / 2
+    return sum(abs(probs.get(key, 0.0) - other.get(key, 0.0)) for key in probs.keys() | other.keys()) / 2

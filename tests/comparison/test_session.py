@@ -95,7 +95,7 @@ def test_a_planted_wrong_token_is_found_with_prompt_position_and_margin() -> Non
     plain = Generator(MODEL, proposer="autoregressive").generate(PROMPTS[3], **FEW).token_ids
     assert (found.strategy, found.prompt, found.position) == ("wrong", 3, 11)
     assert (found.expected, found.token) == (plain[11], (plain[11] + 1) % 8)
-    law = MODEL.law((*PROMPTS[3], *plain[:11]))
+    law = MODEL.probs((*PROMPTS[3], *plain[:11]))
     assert found.margin == pytest.approx(math.log(law[plain[11]] / law[(plain[11] + 1) % 8]))
 
 

@@ -21,7 +21,7 @@ def test_sequences_join_and_leave_without_touching_one_another(
     generator = Generator(MODEL, proposer="lookahead:N=3,W=3,G=3", max_batch_size=max_batch_size)
     results = generator.generate(prompts, max_new_tokens=15, temperature=1.0, seed=9, eos_token_id=eos)
     for prompt, result in zip(prompts, results, strict=True):
-        expected = decode_law(MODEL.law, prompt, 15, 9)
+        expected = decode_law(MODEL.probs, prompt, 15, 9)
         cut = expected.index(eos) + 1 if eos in expected else 15
         assert list(result.token_ids) == expected[:cut]
         assert result.finish_reason == ("stop" if eos in expected else "length")
@@ -31,7 +31,7 @@ def test_no_sequence_waits_for_anothers_acceptance() -> None:
     noisy = ToyModel.random(4, order=99, seed=1)
 
     def law(context: tuple[int, ...]) -> list[float]:  # a prompt of 0s stays predictable, the other never repeats
-        return [0.97, 0.01, 0.01, 0.01] if context[0] == 0 else list(noisy.law(context))
+        return [0.97, 0.01, 0.01, 0.01] if context[0] == 0 else list(noisy.probs(context))
 
     generator = Generator(ToyModel(law, 4), proposer="prompt_lookup")
     easy, hard = generator.generate([[0, 0, 0], [1, 2, 3]], max_new_tokens=60)

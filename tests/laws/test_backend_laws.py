@@ -28,7 +28,7 @@ compiler = DenseCompiler()
 
 def toy() -> tuple[Backend, Plain]:
     model = ToyModel.random(vocab_size=families.VOCAB, order=4, seed=3)
-    return ToyBackend.load(model, compiler), lambda tokens: torch.tensor(model.law(tuple(tokens))).log()
+    return ToyBackend.load(model, compiler), lambda tokens: torch.tensor(model.probs(tuple(tokens))).log()
 
 
 def hf() -> tuple[Backend, Plain]:
@@ -99,7 +99,7 @@ def test_a_backend_that_breaks_a_law_is_found_out(broken: str) -> None:
     model = ToyModel.random(vocab_size=families.VOCAB, order=4, seed=3)
 
     def plain(tokens: list[int]) -> torch.Tensor:
-        return torch.tensor(model.law(tuple(tokens))).log()
+        return torch.tensor(model.probs(tuple(tokens))).log()
 
     def check() -> None:
         for seed in range(5):

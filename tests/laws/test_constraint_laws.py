@@ -13,13 +13,13 @@ from specdec.testing import (
     EXACT,
     Shape,
     TableConstraint,
-    TableLaw,
+    TableDistribution,
     check_constraint,
     check_verifier,
+    distributions,
     draw_tree,
-    emitted_law,
-    laws,
-    plain_law,
+    emitted_distribution,
+    plain_distribution,
     shapes,
     total_variation,
 )
@@ -30,7 +30,7 @@ VOCAB, END = 6, 5
 STRATEGIES = ["auto", "grammar", "jacobi:n=4", "lookahead:N=3,W=3,G=3", "prompt_lookup:num_matches=2", "draft_model"]
 
 
-def masked(p: TableLaw, table: TableConstraint, context: tuple[int, ...]) -> TableLaw:
+def masked(p: TableDistribution, table: TableConstraint, context: tuple[int, ...]) -> TableDistribution:
     """A law under a table's masks, computed by the definition: what is refused has probability 0."""
 
     def law(path: tuple[int, ...]) -> list[float]:
@@ -45,19 +45,19 @@ def masked(p: TableLaw, table: TableConstraint, context: tuple[int, ...]) -> Tab
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @settings(max_examples=12)
-@given(p=laws(3), q=laws(3), shape=shapes(max_depth=2, max_draws=3), seed=st.integers(0, 99))
+@given(p=distributions(3), q=distributions(3), shape=shapes(max_depth=2, max_draws=3), seed=st.integers(0, 99))
 def test_every_lossless_rule_emits_the_masked_law(
-    verifier: str, p: TableLaw, q: TableLaw, shape: Shape, seed: int
+    verifier: str, p: TableDistribution, q: TableDistribution, shape: Shape, seed: int
 ) -> None:
-    p, context = TableLaw(3, p.seed), (1, 2)  # without zeros of the law's own
+    p, context = TableDistribution(3, p.seed), (1, 2)  # without zeros of the law's own
     table = TableConstraint(seed=seed, prob_of_end=0.0)  # no text ends before its tokens are counted
     rule, num_tokens = load_plugins().make("verifiers", verifier), shape.depth + 1
     constrained = Settings(temperature=1.0, constraint=table)
     check_verifier(rule, p, q, shape, context, constrained)
-    emitted = emitted_law(
+    emitted = emitted_distribution(
         rule, p, lambda chances: draw_tree(context, q, shape, chances), context, num_tokens, constrained
     )
-    expected = plain_law(masked(p, table, context), context, num_tokens)
+    expected = plain_distribution(masked(p, table, context), context, num_tokens)
     assert total_variation(emitted, expected) <= EXACT
 
 
@@ -70,7 +70,7 @@ def plain(model: ToyModel, table: TableConstraint, prompt: list[int], seed: int 
         if state.is_accepting and not allowed.any():
             break
         allowed[END] = state.is_accepting
-        p = np.where(allowed, model.law(tuple(tokens)), 0.0)
+        p = np.where(allowed, model.probs(tuple(tokens)), 0.0)
         if top_k is not None:
             p[np.argsort(-p)[top_k:]] = 0.0
         with np.errstate(divide="ignore"):

@@ -14,14 +14,14 @@ from specdec.settings import Settings
 from specdec.testing import (
     EXACT,
     Shape,
-    TableLaw,
+    TableDistribution,
     check_verifier,
+    distributions,
     draw_tree,
-    emitted_law,
+    emitted_distribution,
     expected_length,
-    laws,
     outcomes,
-    plain_law,
+    plain_distribution,
     shapes,
     target_of,
     total_variation,
@@ -32,7 +32,7 @@ from tests.support.generators import VERIFIERS
 LEAF = Shape()
 CONTEXT = (1, 2)
 SAMPLED = Settings(temperature=1.0)
-vocab3 = laws(3)
+vocab3 = distributions(3)
 
 
 def rule(name: str) -> Verifier:
@@ -48,7 +48,7 @@ def chain(depth: int) -> Shape:
 @settings(max_examples=25)
 @given(p=vocab3, q=vocab3, shape=shapes(), is_same=st.integers(0, 5))
 def test_what_is_emitted_has_the_targets_law(
-    verifier: str, p: TableLaw, q: TableLaw, shape: Shape, is_same: int
+    verifier: str, p: TableDistribution, q: TableDistribution, shape: Shape, is_same: int
 ) -> None:
     check_verifier(rule(verifier), p, p if is_same == 0 else q, shape, CONTEXT)
 
@@ -70,10 +70,10 @@ def test_what_is_emitted_has_the_targets_law(
     ),
 )
 def test_it_has_under_every_setting(
-    verifier: str, p: TableLaw, q: TableLaw, shape: Shape, warped: dict[str, float]
+    verifier: str, p: TableDistribution, q: TableDistribution, shape: Shape, warped: dict[str, float]
 ) -> None:
     # No token may be impossible here, or settings could leave none.
-    p = TableLaw(3, p.seed)
+    p = TableDistribution(3, p.seed)
     if "no_repeat_ngram_size" in warped and shape.depth > 2:
         return  # after a few tokens of three no new pair is left
     check_verifier(rule(verifier), p, q, shape, CONTEXT, Settings(**warped))
@@ -82,7 +82,9 @@ def test_it_has_under_every_setting(
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @settings(max_examples=3)
 @given(p=vocab3, q=vocab3)
-def test_drafts_that_learn_from_rejected_draws_change_nothing(verifier: str, p: TableLaw, q: TableLaw) -> None:
+def test_drafts_that_learn_from_rejected_draws_change_nothing(
+    verifier: str, p: TableDistribution, q: TableDistribution
+) -> None:
     made = rule(verifier)
     # At least two steps after a rejection. Match draws at every node, so three tokens have too many outcomes.
     num_tokens = 2 if verifier == "match" else 3
@@ -101,13 +103,13 @@ def test_drafts_that_learn_from_rejected_draws_change_nothing(verifier: str, p: 
             tokens += verdict.tokens
         return tuple(tokens[len(CONTEXT) :][:num_tokens])
 
-    assert total_variation(outcomes(run), plain_law(p, CONTEXT, num_tokens)) <= EXACT
+    assert total_variation(outcomes(run), plain_distribution(p, CONTEXT, num_tokens)) <= EXACT
 
 
 @given(p=vocab3, q=vocab3, depth=st.integers(1, 3))
 @settings(max_examples=40)
 def test_block_verification_never_accepts_less_of_a_chain_and_accepts_what_its_paper_says(
-    p: TableLaw, q: TableLaw, depth: int
+    p: TableDistribution, q: TableDistribution, depth: int
 ) -> None:
     lengths = {
         name: expected_length(rule(name), p, lambda chances: draw_tree(CONTEXT, q, chain(depth), chances), CONTEXT)
@@ -153,7 +155,7 @@ def test_on_trees_both_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     shape = Shape((("sampled", Shape((("sampled", LEAF),))), ("sampled", LEAF)))
     totals = {"match": 0.0, "rejection": 0.0, "traversal": 0.0}
     for seed in range(12):
-        p, q = TableLaw(3, seed), TableLaw(3, seed + 1000)
+        p, q = TableDistribution(3, seed), TableDistribution(3, seed + 1000)
         for name in totals:
             totals[name] += expected_length(
                 rule(name), p, lambda chances, q=q: draw_tree(CONTEXT, q, shape, chances), CONTEXT
@@ -169,7 +171,7 @@ def chosen_only(shape: Shape) -> Shape:
 
 @settings(max_examples=30)
 @given(p=vocab3, q=vocab3, shape=shapes())
-def test_for_chosen_candidates_all_rules_are_match(p: TableLaw, q: TableLaw, shape: Shape) -> None:
+def test_for_chosen_candidates_all_rules_are_match(p: TableDistribution, q: TableDistribution, shape: Shape) -> None:
     shape = chosen_only(shape)
     tree = draw_tree(CONTEXT, q, shape, _no_chances())
 
@@ -197,7 +199,7 @@ def _no_chances() -> RandomSource:
 
 
 def test_the_enumeration_itself_sees_a_law_that_is_off() -> None:
-    p, q = TableLaw(3, 1), TableLaw(3, 2)
+    p, q = TableDistribution(3, 1), TableDistribution(3, 2)
 
     class TakesTheDraft(Verifier):
         lossless = True
@@ -209,6 +211,8 @@ def test_the_enumeration_itself_sees_a_law_that_is_off() -> None:
             law = target.probs(ROOT)  # type: ignore[attr-defined]
             return Verdict((ROOT, 1), (tree.tokens[1], chances.categorical(law, 0)))
 
-    emitted = emitted_law(TakesTheDraft(), p, lambda chances: draw_tree(CONTEXT, q, chain(1), chances), CONTEXT, 2)
+    emitted = emitted_distribution(
+        TakesTheDraft(), p, lambda chances: draw_tree(CONTEXT, q, chain(1), chances), CONTEXT, 2
+    )
     assert sum(emitted.values()) == pytest.approx(1.0)
-    assert total_variation(emitted, plain_law(p, CONTEXT, 2)) > 0.1
+    assert total_variation(emitted, plain_distribution(p, CONTEXT, 2)) > 0.1

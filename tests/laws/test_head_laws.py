@@ -17,7 +17,7 @@ from specdec.settings import Settings
 from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
-from specdec.testing import TableLaw, outcomes, plain_law, target_of, total_variation
+from specdec.testing import TableDistribution, outcomes, plain_distribution, target_of, total_variation
 from specdec.testing.checks import EnumeratedRequest
 from specdec.verifiers.base import Verifier
 
@@ -68,7 +68,9 @@ def states_of(tokens: list[int], start: int, stop: int) -> HiddenAnswers:
     return HiddenAnswers(range(start, stop), lambda: torch.stack(rows).view(-1, 3, 4))
 
 
-def emitted(engine: HeadEngine, rule: Verifier, p: TableLaw, settings: Settings, chances: RandomSource) -> list[int]:
+def emitted(
+    engine: HeadEngine, rule: Verifier, p: TableDistribution, settings: Settings, chances: RandomSource
+) -> list[int]:
     """The tokens of the first steps of the head and a rule."""
     tokens, warper = list(CONTEXT), Warper(settings, len(CONTEXT), (), torch.device("cpu"))
     warped = replace(
@@ -76,7 +78,7 @@ def emitted(engine: HeadEngine, rule: Verifier, p: TableLaw, settings: Settings,
         temperature=settings.temperature,
         warp=lambda path, logits: warper.draft_probs([*tokens, *path], logits),
     )
-    object.__setattr__(warped, "chances", chances)
+    object.__setattr__(warped, "source", chances)
     drafter = engine.start(warped)
     num_read = len(tokens) - 1
     drafter.read(num_read, budget_of(NUM_TOKENS), {(Nodes.PROMPT, engine.states): states_of(tokens, 0, num_read)})
@@ -98,11 +100,11 @@ def emitted(engine: HeadEngine, rule: Verifier, p: TableLaw, settings: Settings,
 @pytest.mark.parametrize("name", ["rejection", "traversal"])
 @torch.no_grad()
 def test_steps_of_the_head_and_a_rule_have_the_targets_law(name: str, changed: dict[str, Any], shape: str) -> None:
-    rule, settings, p = load_plugins().make("verifiers", name), Settings(**changed), TableLaw(VOCAB, 1)
+    rule, settings, p = load_plugins().make("verifiers", name), Settings(**changed), TableDistribution(VOCAB, 1)
     engine = DrawingEngine(SHAPES[shape], TorchRunner(head_of(1), None), (1, 2, 3), learns=False, name="eagle3")
 
     def run(chances: RandomSource) -> tuple[int, ...]:
         return tuple(emitted(engine, rule, p, settings, chances)[:NUM_TOKENS])
 
     found = outcomes(run)
-    assert total_variation(found, plain_law(p, CONTEXT, NUM_TOKENS, settings)) <= ROUNDING
+    assert total_variation(found, plain_distribution(p, CONTEXT, NUM_TOKENS, settings)) <= ROUNDING

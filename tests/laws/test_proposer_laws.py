@@ -31,7 +31,7 @@ def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
     generator = Generator(model, proposer=proposer_of(proposer, model.vocab_size), max_batch_size=3)
     for temperature, key in ((0.0, None), (1.0, seed)):
         results = generator.generate(batch, max_new_tokens=24, temperature=temperature, seed=seed)
-        expected = [decode_law(model.law, prompt, 24, key) for prompt in batch]
+        expected = [decode_law(model.probs, prompt, 24, key) for prompt in batch]
         assert [list(result.token_ids) for result in results] == expected
         alone = generator.generate(batch[0], max_new_tokens=24, temperature=temperature, seed=seed)
         assert list(alone.token_ids) == expected[0]

@@ -97,7 +97,7 @@ def test_after_each_turn_of_a_context_every_position_was_shown_once(chunk: int, 
                 result = generator.generate(
                     text, proposer=proposer, max_new_tokens=num_new, temperature=1.0, seed=seed, context=context
                 )
-                assert list(result.token_ids) == decode_law(model.law, text, num_new, seed)
+                assert list(result.token_ids) == decode_law(model.probs, text, num_new, seed)
                 num_reused += result.stats.num_reused
                 text = [*text, *result.token_ids]
                 text = [*text[: rng.randint(1, len(text))], *random_text(rng, 6)]
@@ -237,5 +237,5 @@ def test_a_drafter_that_fails_to_retain_is_named_and_the_text_stands() -> None:
     with generator.context() as context:
         with pytest.warns(UserWarning, match="proposer Failing failed with ZeroDivisionError: by nought"):
             result = generator.generate([1, 2, 3], max_new_tokens=6, context=context)
-        assert list(result.token_ids) == decode_law(model.law, [1, 2, 3], 6, None)
+        assert list(result.token_ids) == decode_law(model.probs, [1, 2, 3], 6, None)
         assert context.retained is None

@@ -94,14 +94,14 @@ def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> A
     if isinstance(what, Hidden):  # the toy's states are the layer, the token and its position
         return [[layer, context[-1], len(context) - 1] for layer in what.layers]
     if isinstance(what, TopK):
-        law = np.array(model.law(tuple(context)))
+        law = np.array(model.probs(tuple(context)))
         best = np.argsort(-law, kind="stable")[: what.k]
         return [tuple(best.tolist()), pytest.approx(tuple(law[best].tolist()), rel=1e-5)]
     if isinstance(what, TopLogits):
-        logits = np.log(np.array(model.law(tuple(context))))
+        logits = np.log(np.array(model.probs(tuple(context))))
         best = np.argsort(-logits, kind="stable")[: what.k]
         return [tuple(best.tolist()), pytest.approx(tuple(logits[best].tolist()), rel=1e-4, abs=1e-5)]
-    return decode_law(model.law, context, 1, key if what is What.DRAW else None)[0]
+    return decode_law(model.probs, context, 1, key if what is What.DRAW else None)[0]
 
 
 def plain(given_answer: Any) -> Any:
@@ -158,7 +158,7 @@ def test_every_signal_is_what_the_model_says_there(data: st.DataObject, model: T
         backend.shapes = replace(backend.shapes, chunk=chunk)
         results = generator.generate(batch, max_new_tokens=10, temperature=temperature, seed=seed)
         assert [list(result.token_ids) for result in results] == [
-            decode_law(model.law, prompt, 10, key) for prompt in batch
+            decode_law(model.probs, prompt, 10, key) for prompt in batch
         ]
         assert heard.steps
         for before, feedback in heard.steps:
@@ -294,7 +294,7 @@ def test_a_tree_that_became_part_of_another_hears_about_its_own_nodes(
             generator._binding.target.backend.shapes = replace(shapes, takes_trees=False)
         results = generator.generate(batch, max_new_tokens=10, temperature=1.0, seed=seed)
     assert [list(result.token_ids) for result in results] == [
-        decode_law(model.law, prompt, 10, seed) for prompt in batch
+        decode_law(model.probs, prompt, 10, seed) for prompt in batch
     ]
     for before, whole, parts in heard:
         for part in parts:

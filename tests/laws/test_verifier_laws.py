@@ -26,7 +26,7 @@ PREFIX = [1, 2]
 def target_of(model: ToyModel, tree: DraftTree, temperature: float, seed: int) -> NodeDistributions:
     """Answers from logits that are looked up path by path."""
     committed = [*PREFIX, tree.tokens[ROOT]]
-    laws = [model.law((*committed, *tree.path(node))) for node in range(len(tree))]
+    laws = [model.probs((*committed, *tree.path(node))) for node in range(len(tree))]
     output = Output(torch.tensor(np.array(laws)).log()[None], range(len(tree)))
     settings_ = Settings(temperature=temperature)
     warper = Warper(settings_, len(committed), (), torch.device("cpu"))
@@ -58,7 +58,7 @@ def test_match_emits_what_plain_keyed_decoding_emits(verifier: str, tree: DraftT
     for temperature, key in ((0.0, None), (1.0, seed)):
         rule = load_plugins().make("verifiers", verifier)
         verdict = rule.verify(tree, target_of(model, tree, temperature, seed), Randomness(seed))
-        plain = decode_law(model.law, [*PREFIX, tree.tokens[ROOT]], len(verdict.tokens), key)
+        plain = decode_law(model.probs, [*PREFIX, tree.tokens[ROOT]], len(verdict.tokens), key)
         assert list(verdict.tokens) == plain
         accepted = tree.child(verdict.path[-1], verdict.tokens[-1])
         assert accepted is None, "a further candidate matched and was not taken"
@@ -75,9 +75,9 @@ def test_the_law_of_the_first_tokens_is_the_targets(verifier: str, tree: DraftTr
     for seed in range(num_runs):
         tokens = list(rule.verify(tree, target_of(model, tree, 1.0, seed), Randomness(seed)).tokens)
         if len(tokens) == 1:  # go on by plain sampling with noise of its own
-            law = model.law((*PREFIX, tree.tokens[ROOT], *tokens))
+            law = model.probs((*PREFIX, tree.tokens[ROOT], *tokens))
             tokens.append(int(np.random.default_rng([seed, 1]).choice(3, p=law)))
         counts[tokens[0], tokens[1]] += 1
     root = (*PREFIX, tree.tokens[ROOT])
-    expected = [model.law(root)[a] * model.law((*root, a))[b] * num_runs for a, b in counts]
+    expected = [model.probs(root)[a] * model.probs((*root, a))[b] * num_runs for a, b in counts]
     assert stats.chisquare(list(counts.values()), expected).pvalue > 1e-4

@@ -20,7 +20,7 @@ def by_definition(model: ToyModel, prompt: list[int], count: int, seed: int | No
     """Plain decoding with scores as the reference writes them, token by token and without tensors."""
     written: list[int] = []
     for _ in range(count):
-        law = torch.tensor(list(model.law((*prompt, *written))), dtype=torch.float64)
+        law = torch.tensor(list(model.probs((*prompt, *written))), dtype=torch.float64)
         scores = law.log()
         for token in range(model.vocab_size):
             times = written.count(token)

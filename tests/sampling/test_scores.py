@@ -26,7 +26,7 @@ def kept(proposer: str, **settings: Any) -> tuple[tuple[int, ...], list[torch.Te
 
 
 def logits(text: list[int]) -> torch.Tensor:
-    return torch.tensor(MODEL.law(tuple(text)), dtype=torch.float64).log().float()
+    return torch.tensor(MODEL.probs(tuple(text)), dtype=torch.float64).log().float()
 
 
 @pytest.mark.parametrize("proposer", STRATEGIES)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel, demo
 from specdec.backends.output import OutputRow
-from specdec.backends.toy import Law
+from specdec.backends.toy import TokenDistribution
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.eagle import EagleProposer
 from specdec.strategies.eagle3 import Eagle3Proposer
@@ -61,7 +61,7 @@ PROPOSERS = [
 ]
 
 
-def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
+def proposer_of(name: str, vocab_size: int, law: TokenDistribution | None = None) -> Proposer:
     """The strategy behind a name; a draft model is a toy one of the same vocabulary, a head the built-in model's."""
     if name == "draft_model":
         drafter = ToyModel.random(vocab_size, order=1, seed=9) if law is None else ToyModel(law, vocab_size)
@@ -108,7 +108,7 @@ budgets = st.builds(Budget, num_nodes=st.integers(0, 40), depth=st.integers(0, 1
 
 
 def law_of(model: ToyModel) -> Callable[[tuple[int, ...]], Sequence[float]]:
-    return model.law
+    return model.probs
 
 
 def path_to(tree: DraftTree, node: int) -> list[int]:

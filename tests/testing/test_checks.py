@@ -25,7 +25,7 @@ from specdec import (
 from specdec.in_transformers.candidates import ProposerCandidates
 from specdec.testing import (
     Shape,
-    TableLaw,
+    TableDistribution,
     check_drafting,
     check_proposer,
     check_verifier,
@@ -165,7 +165,7 @@ class Overreaching(TraversalVerifier):
 
 def test_a_rule_that_reads_rejected_nodes_is_refused_if_it_declares_that_it_doesnt() -> None:
     chain = Shape((("sampled", Shape()),))
-    given = TableLaw(3, seed=1), TableLaw(3, seed=2), chain, [0]
+    given = TableDistribution(3, seed=1), TableDistribution(3, seed=2), chain, [0]
     check_verifier(TraversalVerifier(), *given)
     with pytest.raises(AssertionError, match=r"Overreaching declares stays_on_the_text = True, but .* \(0, 1\)"):
         check_verifier(Overreaching(), *given)
@@ -211,5 +211,5 @@ class Saboteur(Declared):
 def test_a_strategy_that_learns_is_held_to_the_text_in_every_run(at: int, fault: str) -> None:
     saboteur = Saboteur(at=at)
     with pytest.raises(AssertionError) as caught:
-        check_proposer(saboteur, ToyModel(saboteur.law, 4), PROMPTS)
+        check_proposer(saboteur, ToyModel(saboteur.probs, 4), PROMPTS)
     assert str(caught.value) == f"Saboteur(at={at}) {fault}"

@@ -11,7 +11,14 @@ from scipy import stats
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, PluginError, Request, RequestError, ToyModel
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.randomness import Randomness, RandomSource
-from specdec.testing import Shape, TableLaw, draw_tree, emitted_law, plain_law, total_variation
+from specdec.testing import (
+    Shape,
+    TableDistribution,
+    draw_tree,
+    emitted_distribution,
+    plain_distribution,
+    total_variation,
+)
 from specdec.tree import Draw, merge
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
@@ -52,16 +59,16 @@ def test_accepts_of_one_seed_repeat_and_differ_from_the_noise_of_positions() -> 
 @pytest.mark.parametrize("verifier", Q_RULES)
 def test_sampled_text_follows_the_law_through_the_whole_generator(verifier: str) -> None:
     """Three thousand seeds of three tokens each, drafted by another model, every choice keyed by the seed."""
-    p, q = TableLaw(3, 5), TableLaw(3, 6)
+    p, q = TableDistribution(3, 5), TableDistribution(3, 6)
     generator = Generator(
         ToyModel(p, 3), proposer=DraftModelProposer(model=ToyModel(q, 3), num_tokens=2), verifier=verifier
     )
-    counts = dict.fromkeys(plain_law(p, (1,), 3), 0)
+    counts = dict.fromkeys(plain_distribution(p, (1,), 3), 0)
     for seed in range(0, 3000, 500):
         results = generator.generate([[1]] * 500, max_new_tokens=3, temperature=1.0, seed=list(range(seed, seed + 500)))
         for result in results:
             counts[result.token_ids] += 1
-    expected = [chance * 3000 for chance in plain_law(p, (1,), 3).values()]
+    expected = [chance * 3000 for chance in plain_distribution(p, (1,), 3).values()]
     assert stats.chisquare(list(counts.values()), expected).pvalue > 1e-3
 
 
@@ -97,10 +104,10 @@ def test_typical_acceptance_is_lossy_and_says_so_once_at_construction() -> None:
 
 
 def test_typical_acceptance_changes_the_law_by_a_lot() -> None:
-    p, q = TableLaw(3, 1), TableLaw(3, 2)
+    p, q = TableDistribution(3, 1), TableDistribution(3, 2)
     shape = Shape((("sampled", Shape((("sampled", Shape()),))),))
-    emitted = emitted_law(lossy(), p, lambda chances: draw_tree((1,), q, shape, chances), (1,), 3)
-    assert total_variation(emitted, plain_law(p, (1,), 3)) > 0.1
+    emitted = emitted_distribution(lossy(), p, lambda chances: draw_tree((1,), q, shape, chances), (1,), 3)
+    assert total_variation(emitted, plain_distribution(p, (1,), 3)) > 0.1
 
 
 def test_typical_acceptance_keeps_what_is_likelier_than_its_threshold() -> None:

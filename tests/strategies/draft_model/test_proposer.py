@@ -18,7 +18,7 @@ from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.strategies.request import Request
 from specdec.target import Target
-from specdec.testing import TableLaw, check_drafting, toy_host
+from specdec.testing import TableDistribution, check_drafting, toy_host
 from tests.support import families
 from tests.support.byte_tokenizer import trained
 
@@ -36,13 +36,13 @@ WAYS = [
 @pytest.mark.parametrize("verifier", ["rejection", "traversal", "match"])
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @settings(max_examples=3)
-@given(p=st.builds(TableLaw, st.just(3), st.integers(0, 999)), q_seed=st.integers(0, 999))
+@given(p=st.builds(TableDistribution, st.just(3), st.integers(0, 999)), q_seed=st.integers(0, 999))
 def test_steps_of_the_drafter_and_a_rule_have_the_targets_law(
-    verifier: str, way: dict[str, Any], p: TableLaw, q_seed: int
+    verifier: str, way: dict[str, Any], p: TableDistribution, q_seed: int
 ) -> None:
     """The production drafter and the production rule; what was rejected stays in the drafter's cache until it syncs."""
     rule = load_plugins().make("verifiers", verifier)
-    proposer = DraftModelProposer(model=ToyModel(TableLaw(3, q_seed, 0.3), 3), **way)
+    proposer = DraftModelProposer(model=ToyModel(TableDistribution(3, q_seed, 0.3), 3), **way)
 
     check_drafting(proposer, rule, p, (1, 2), vocab_size=3)
 
