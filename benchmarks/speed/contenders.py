@@ -79,7 +79,10 @@ def _ours(weights: str, head: str) -> list[str]:
 
 def _genai(weights: str, head: str) -> list[str]:
     """OpenVINO GenAI; with rounded weights also in its own choice of precision, the fastest it has."""
-    drafts = ["", "prompt_lookup=5,max_ngram_size=3"] + ([f"head={head},num_assistant_tokens=3"] if head else [])
+    drafts = ["", "prompt_lookup=5,max_ngram_size=3"]
+    if head:
+        chain, tree = "num_assistant_tokens=3", "num_assistant_tokens=8,tree_depth=3,branching_factor=4"
+        drafts += [f"head={head},{chain}", f"head={head},{tree}"]
     rounded = "" if weights == "model" else f"weights={weights}"
     names = ["openvino:" + ",".join(filter(None, [draft, rounded])) for draft in drafts]
     if rounded:

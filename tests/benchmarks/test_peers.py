@@ -312,6 +312,7 @@ def test_the_ladder_rounds_weights_in_every_engine_that_can_and_drafts_by_a_head
         "specdec:auto+eagle3:head=folder+backend=openvino:weights=int4+numerics=fast",
         "specdec:auto+eagle3:head=folder+backend=openvino:weights=int4+numerics=exact",
         "openvino:head=folder,num_assistant_tokens=3,weights=int4",
+        "openvino:head=folder,num_assistant_tokens=8,tree_depth=3,branching_factor=4,weights=int4",
     ]
     assert "vllm:method=eagle3,model=folder,num_speculative_tokens=3" in ladder("model", "folder")
     for names in (plain, int4):
