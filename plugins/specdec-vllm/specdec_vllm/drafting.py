@@ -78,9 +78,9 @@ class Drafting:
     def rests(self, num_rows: int) -> bool:
         """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
 
-        Calls are left out until the number of rows has halved or doubled: drafts may pay then.
+        Calls are left out until there are a quarter or four times as many rows: drafts may pay then.
         """
-        if self._num_resting and self._num_rows < 2 * num_rows < 4 * self._num_rows:
+        if self._num_resting and self._num_rows < 4 * num_rows < 16 * self._num_rows:
             self._num_resting -= 1
             self._began = None
             return True

@@ -13,7 +13,7 @@ from specdec_vllm.packed_cost_model import PackedCostModel
 
 
 class SizerByRows(DraftSizer):
-    """Sizes drafts by a sizer for each power of two of rows: each has its own balance of losses and its own pauses.
+    """Sizes drafts by a sizer for 1 to 3 rows, one for 4 to 15, and so on: each has its own balance and pauses.
 
     Args:
         costs: the cost model of all of them.
@@ -22,15 +22,15 @@ class SizerByRows(DraftSizer):
 
     def __init__(self, costs: PackedCostModel, loss: float) -> None:
         self._costs, self._loss = costs, loss
-        self._sizers: dict[int, SpeedupSizer] = {}  # by the bit length of the number of rows
+        self._sizers: dict[int, SpeedupSizer] = {}  # by the power of four that the number of rows reaches
         self._current = self._sizer_for(1)  # of the step under way
         self._is_skipped = False  # that step has no search for drafts
 
     def _sizer_for(self, num_rows: int) -> SpeedupSizer:
-        size = num_rows.bit_length()
-        if size not in self._sizers:
-            self._sizers[size] = SpeedupSizer(self._costs, self._loss)
-        return self._sizers[size]
+        power = (num_rows.bit_length() - 1) // 2
+        if power not in self._sizers:
+            self._sizers[power] = SpeedupSizer(self._costs, self._loss)
+        return self._sizers[power]
 
     def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
         self._current = self._sizer_for(num_rows)

@@ -350,9 +350,9 @@ def test_auto_lets_calls_go_by_while_nothing_pays() -> None:
     assert num_found < num_calls // 4
 
 
-def test_a_rest_ends_once_there_are_half_or_twice_as_many_rows() -> None:
+def test_a_rest_ends_once_there_are_a_quarter_or_four_times_as_many_rows() -> None:
     drafting = Drafting("auto", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=lambda: 0.0)
-    for num_rows, is_left_out in ((5, True), (15, True), (4, False), (16, False)):
+    for num_rows, is_left_out in ((3, True), (31, True), (2, False), (32, False)):
         drafting._num_resting, drafting._num_rows = 9, 8
         assert drafting.rests(num_rows) == is_left_out
         assert drafting._num_resting == (8 if is_left_out else 0)
