@@ -76,8 +76,8 @@ class DraftTree:
         sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
         has_true_q: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
-        may_be_padded: False if a root alone is fed alone, although backends may pad a single token where drafts are
-            likely to come back. Proposers that never draft, or that know what passes cost, set it.
+        pads_root: whether backends that pad passes pad a root alone, in a pass of one row. With None the backend
+            decides. Proposers that never draft, or that know what passes cost, set it.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class DraftTree:
         "depths",
         "draws",
         "has_true_q",
-        "may_be_padded",
+        "pads_root",
         "parents",
         "probs",
         "proposed_by",
@@ -102,7 +102,7 @@ class DraftTree:
         self.roles: list[Role] = [Role.CANDIDATE]
         self.draws: dict[int, list[Draw]] = {}
         self.has_true_q = True
-        self.may_be_padded = True
+        self.pads_root: bool | None = None
         self.wanted: Sequence[int] | None = None
         self.proposed_by: dict[int, tuple[str, ...]] = {}
         self.probs: dict[int, float] = {}
@@ -111,9 +111,9 @@ class DraftTree:
 
     @classmethod
     def alone(cls, root: int) -> Self:
-        """A root that is fed alone: see ``may_be_padded``."""
+        """A root that is fed alone: see ``pads_root``."""
         tree = cls(root)
-        tree.may_be_padded = False
+        tree.pads_root = False
         return tree
 
     @classmethod

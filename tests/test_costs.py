@@ -57,7 +57,7 @@ def test_where_passes_are_filled_up_those_of_one_size_are_timed_in_a_row() -> No
 
 
 def test_a_single_token_is_timed_alone_where_backends_may_pad_it() -> None:
-    target = Timed(lambda size: 16.0 if size == 1 and target.layout.trees[0].may_be_padded else 10.0 + size)
+    target = Timed(lambda size: 16.0 if size == 1 and target.layout.trees[0].pads_root is not False else 10.0 + size)
     assert target.costs(sizes=(1, 6, 20)).seconds == (11.0, 16.0, 30.0)
 
 

@@ -153,7 +153,9 @@ class Passes:
 
         The graph has the layout's hidden states among its outputs.
         """
-        pads_single = not self._has_static_single and all(tree.may_be_padded for tree in layout.trees)
+        pads_single = layout.trees[0].pads_root if layout.trees else None  # read where the pass has a single token
+        if pads_single is None and self._has_static_single:
+            pads_single = False
         tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_single)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)

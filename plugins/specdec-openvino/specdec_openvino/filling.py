@@ -25,20 +25,23 @@ class Filling:
         """Return the smallest sizes of passes, ascending; without sizes, that of a plain step."""
         return (self.sizes or (self.least,))[:num_sizes]
 
-    def tokens(self, num_nodes: Sequence[int], reads_prompt: bool = False, pads_single: bool = True) -> list[int]:
+    def tokens(
+        self, num_nodes: Sequence[int], reads_prompt: bool = False, pads_single: bool | None = None
+    ) -> list[int]:
         """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding.
 
         Args:
             reads_prompt: True if the pass reads a prompt, which says nothing about drafts: texts without drafts aren't
                 padded from the second on.
-            pads_single: False if a token alone is fed alone. Otherwise it is padded like two until several were alone
-                in a row, because drafts are likely to come back.
+            pads_single: whether a token alone is padded like two. If None, it is until several were alone in a row,
+                because drafts are likely to come back.
         """
         tokens = [max(self.least, count) for count in num_nodes]
         total = sum(tokens)
         if not reads_prompt:
             self._num_single = self._num_single + 1 if total == 1 else 0
-        is_padded = pads_single and total == 1 and self._num_single <= _PATIENCE and self.sizes
-        wanted = 2 if is_padded else total
+        if pads_single is None:
+            pads_single = self._num_single <= _PATIENCE
+        wanted = 2 if pads_single and total == 1 and self.sizes else total
         tokens[-1] += next((size for size in self.sizes if size >= wanted), total) - total
         return tokens

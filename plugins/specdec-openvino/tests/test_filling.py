@@ -28,6 +28,18 @@ def test_a_token_that_needs_no_padding_is_fed_alone_at_once() -> None:
     assert Filling(2, (1, 6, 8)).tokens([1], pads_single=False) == [6]
 
 
+def test_a_token_whose_strategy_wants_padding_is_padded_however_many_were_alone() -> None:
+    filling = Filling(1, (1, 6, 8))
+    assert [filling.tokens([1], pads_single=each)[0] for each in (None,) * 5 + (True, True, None)] == [6] * 4 + [
+        1,
+        6,
+        6,
+        1,
+    ]
+    assert filling.tokens([1, 1], pads_single=True) == [1, 5]
+    assert Filling(1, ()).tokens([1], pads_single=True) == [1]
+
+
 def test_where_rows_need_two_tokens_none_is_ever_alone() -> None:
     filling = Filling(2, (1, 6, 8))
     assert filling.sizes == (6, 8)

@@ -205,7 +205,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
         ran.clear()
         row, found = target.open(128), [*found, []]
         for step, width in enumerate((40, 1, 1, 1, 1, 1, 1, 6, 3, 8, 1, 40, 1)):
-            tree = DraftTree(5 + step)
+            tree = DraftTree.alone(5 + step)
             nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
             if target.shapes.takes_trees and width == 3:
                 tree.add(0, 91)

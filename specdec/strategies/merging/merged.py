@@ -150,8 +150,8 @@ class MergedEngine(Engine):
         for index, passes in self._passes.items():
             if passes is not None:
                 drafts = self._improve(drafts, index, passes, merged, limits)
-        may_pad = self._sizer.may_pad
-        return [drafter.tree(size, may_pad) for drafter, size in zip(merged, drafts.sizes, strict=True)]
+        pads_root = self._sizer.pads_root
+        return [drafter.tree(size, pads_root) for drafter, size in zip(merged, drafts.sizes, strict=True)]
 
     def _grow(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> SizedDrafts:
         """Grow the trees of all requests, of the candidates that their parts have now, to the size that pays."""

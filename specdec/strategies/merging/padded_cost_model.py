@@ -192,7 +192,8 @@ class _Steps:
         if not is_switch:
             self._before.append((width, seconds))
         if self._num_since_plain > _NEAR or not self._plain:
-            is_new = not is_switch and len(self._pairs[width.bit_length()]) < _FEWEST
+            # Plain steps right after a switch show what it costs, which bounds the loss from then on.
+            is_new = not self._switches if is_switch else len(self._pairs[width.bit_length()]) < _FEWEST
             most = _REFRESH + _REFRESH_PER_SWITCH * self.cost_of_switch
             self.needs_plain = is_new or self._num_since_plain >= most
             return

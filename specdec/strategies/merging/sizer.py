@@ -55,8 +55,8 @@ class DraftSizer(ABC):
     is_plain: bool = False
     """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
 
-    may_pad: bool = False
-    """True if a single root may be padded: a pass of the last one's size takes less time than a switch to one token."""
+    pads_root: bool = False
+    """True if a root alone is padded: a pass of the size of two tokens takes less time than a switch to one token."""
 
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""
@@ -135,7 +135,7 @@ class SpeedupSizer(DraftSizer):
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
-        self.may_pad = False
+        self.pads_root = False
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
@@ -221,8 +221,9 @@ class SpeedupSizer(DraftSizer):
         per_token = (step + self._spent - self._reread_now) / num_expected
         if best > 1 and self._moves(costs[1] - reread, per_token):
             best, num_kept = 1, 0
-        self.may_pad = best == 1 and costs[1] > min(costs[1:3])
-        self.cost = costs[2 if self.may_pad else best]
+        can_pad = num_rows == best == 1 and self._costs.cost_of_switch(1, 1) > 0.0  # backends pad no other roots
+        self.pads_root = can_pad and costs[1] > min(costs[1:3])
+        self.cost = costs[2 if self.pads_root else best]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
         num_excess = Counter(taken[num_kept:])
@@ -277,7 +278,7 @@ class SpeedupSizer(DraftSizer):
         if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
-            size, searching = self._costs.size_of(record) + self.may_pad, record.seconds.get("propose", 0.0)
+            size, searching = self._costs.size_of(record) + self.pads_root, record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
             if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
                 self.balance -= self._costs.cost_of_switch(num_rows, size)

@@ -31,6 +31,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
+from specdec.strategies.merging.drafter import MergedDrafter
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.strategies.signals import Answers
@@ -104,7 +105,28 @@ def test_where_only_chains_can_be_fed_the_likeliest_one_is() -> None:
 def test_a_root_is_fed_alone_where_no_draft_pays() -> None:
     for cost, size in ((0.0, 2), (9.0, 1)):
         tree = merged(chain(1), cost=cost).propose(ROOMY)
-        assert (len(tree), tree.may_be_padded) == (size, False)
+        assert (len(tree), tree.pads_root) == (size, False)
+
+
+def test_a_root_is_fed_alone_where_no_token_is_certain_in_a_step_that_skips_drafts() -> None:
+    class Unsure(Source):
+        is_certain = True
+
+        def root(self) -> int:
+            return 0
+
+        def follow(self, state: int, token: int) -> int:
+            return 0
+
+        def candidates(self, state: int) -> Sequence[Candidate]:
+            return ()
+
+    request = Request(TokenView([0]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+    engine = MergedProposer([Scripted(engine=lambda _: Engine(Unsure))]).bind(toy_host(6, reads_q=False))
+    drafter = engine.start(request)
+    assert isinstance(drafter, MergedDrafter)
+    tree = drafter.skip(ROOMY, is_plain=False)
+    assert (len(tree), tree.pads_root) == (1, False)
 
 
 def test_where_the_text_depends_on_drafts_their_sizes_depend_on_no_pending_tokens() -> None:

@@ -59,7 +59,7 @@ class Sized:
 
     def __call__(self, kind: int) -> tuple[int, int]:
         width = width_of(self.sizer, [FixedGrowth(KINDS[kind], 11)])
-        size = min(each for each in SECONDS if each >= width + self.sizer.may_pad)
+        size = min(each for each in SECONDS if each >= width + self.sizer.pads_root)
         expected = self._rest + sum(KINDS[kind][: width - 1])
         accepted, self._rest = int(expected), expected % 1.0
         tree = DraftTree(0)
@@ -80,11 +80,13 @@ def test_steps_are_as_fast_together_as_by_the_best_size_for_each_kind(switch: fl
     assert tokens_per_second(kinds, switch, Sized(switch)) >= 0.95 * best
 
 
-def test_a_root_alone_is_padded_where_a_switch_takes_longer() -> None:
-    costs = Costs((1, 6), (1.0, 1.1), 1.0, filled_to=(1, 6))
-    for seconds, may_pad in ((1.1, False), (1.4, True)):  # of a plain step after a pass of six tokens
-        sizer = SpeedupSizer(PaddedCostModel(costs, 6), 0.0)
-        for width, taken in ((3, 1.1), (1, seconds), (1, 1.0), (3, 1.1)):
-            sizer._costs.learn(1, width, taken, 0.0, width == 1)
-        assert width_of(sizer, [FixedGrowth([])]) == 1
-        assert sizer.may_pad == may_pad
+@pytest.mark.parametrize(("num_rows", "seconds", "pads_root"), [(1, 1.1, False), (1, 1.4, True), (2, 1.4, False)])
+def test_a_root_alone_is_padded_where_a_switch_takes_longer(num_rows: int, seconds: float, pads_root: bool) -> None:
+    """``seconds`` are those of a plain step after a pass of six tokens."""
+    costs = Costs((1, 6), (1.0, 1.1), 1.0, filled_to=(1, 2, 6))
+    sizer = SpeedupSizer(PaddedCostModel(costs, 6), 0.0)
+    for width, taken in ((3, 1.1), (1, seconds), (1, 1.0), (3, 1.1)):
+        sizer._costs.learn(num_rows, width, taken, 0.0, width == 1)
+    assert width_of(sizer, [FixedGrowth([])] * num_rows) == 1
+    assert sizer.pads_root == pads_root
+    assert sizer.cost == sizer._costs.table(num_rows).costs[1 + pads_root]
