@@ -93,7 +93,7 @@ class Decoding:
     def __init__(self, model: Any, tokenizer: Any, prompts: Sequence[EncodedPrompt], most: int) -> None:
         self._model, self._tokenizer, self._prompts, self._most = model, tokenizer, prompts, most
 
-    def texts(self, proposer: str | Proposer) -> list[list[int]]:
+    def texts(self, proposer: str | Proposer) -> list[Sequence[int]]:
         return [result.token_ids for result in self._results(proposer)]
 
     def tokens_per_step(self, proposer: Proposer, plain: Sequence[Sequence[int]]) -> dict[str, float]:
@@ -113,14 +113,14 @@ class Decoding:
 
 
 @torch.no_grad()
-def on_head(model: Any, folder: Path, prompts: Sequence[EncodedPrompt], texts: Sequence[list[int]]) -> dict[str, Any]:
+def on_head(model: Any, folder: Path, prompts: Sequence[EncodedPrompt], texts: Sequence[Sequence[int]]) -> dict[str, Any]:
     """The head's figures alone."""
     kind = KINDS[strategy_of(folder)]
     training = kind.untrained(model, torch.arange(1)).with_head_of(folder)
     target = TargetStates(model, training.layer_ids)
     answers = []
     for prompt, text in zip(prompts, texts, strict=True):
-        tokens = torch.tensor(prompt.ids + text)
+        tokens = torch.tensor([*prompt.ids, *text])
         answers.append(Answer(prompt.category, tokens, len(prompt.ids), training.read(target.of(tokens[None]))[0]))
     return on_prompts(training, answers)
 
