@@ -113,7 +113,9 @@ class Decoding:
 
 
 @torch.no_grad()
-def on_head(model: Any, folder: Path, prompts: Sequence[EncodedPrompt], texts: Sequence[Sequence[int]]) -> dict[str, Any]:
+def on_head(
+    model: Any, folder: Path, prompts: Sequence[EncodedPrompt], texts: Sequence[Sequence[int]]
+) -> dict[str, Any]:
     """The head's figures alone."""
     kind = KINDS[strategy_of(folder)]
     training = kind.untrained(model, torch.arange(1)).with_head_of(folder)
