@@ -249,8 +249,18 @@ class Generator:
             RequestError: while the generator decodes.
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
-        with self._binding.alone() as binding, OpenBatch(binding, *limits, self._huge_pages) as batch:
+        with (
+            self._binding.alone() as binding,
+            OpenBatch(binding, *limits, on_pass=self._background_work(binding.target)) as batch,
+        ):
             yield batch
+
+    def _background_work(self, target: Target) -> list[Callable[[float], object]]:
+        """Return what is called with the seconds of each pass, to make later ones shorter."""
+        if self._huge_pages is None:
+            return []
+        is_on_cpu = target.shapes.device.type == "cpu"
+        return [target.backend.add_pass_seconds, *([self._huge_pages.add_pass_seconds] if is_on_cpu else [])]
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:
         """Return the error with which ``generate`` would refuse each prompt, or None; decodes nothing.

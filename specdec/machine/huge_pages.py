@@ -79,7 +79,8 @@ class HugePages:
         self._pass_seconds += seconds
         if self._pass_seconds >= self._next_look:
             self._next_look = math.inf  # until the thread ends
-            threading.Thread(target=self._look, args=(self._pass_seconds,), name="huge pages", daemon=True).start()
+            with suppress(RuntimeError):  # the system has no room for a thread
+                threading.Thread(target=self._look, args=(self._pass_seconds,), name="huge pages", daemon=True).start()
 
     def _look(self, seconds: float) -> None:
         """Collapse memory if that is worthwhile after ``seconds`` of passes; decide when to look again."""

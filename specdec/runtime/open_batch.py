@@ -2,7 +2,7 @@
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -13,7 +13,6 @@ from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, failure
 from specdec.machine.facts import free_bytes
-from specdec.machine.huge_pages import HugePages
 from specdec.record import Outcome, StepRecord
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import ProposerChoice, RequestOptions
@@ -32,7 +31,7 @@ class OpenBatch(Scheduler):
         binding: used by this batch alone until the batch is closed.
         max_batch_size, max_cache_bytes: as of the generator.
         max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
-        huge_pages: notes the time of passes on a CPU. If None, the backend does no work in the background either.
+        on_pass: called after each step with the seconds of its pass.
 
     Attributes:
         most_tokens: the longest request, prompt and new tokens, whose keys and values have room; None if unknown. A
@@ -46,15 +45,11 @@ class OpenBatch(Scheduler):
         max_batch_size: int,
         max_cache_bytes: int | None,
         max_prefix_bytes: int = 0,
-        huge_pages: HugePages | None = None,
+        on_pass: Sequence[Callable[[float], object]] = (),
     ) -> None:
         target = binding.target
         self._binding = binding
-        self._on_pass = list[Callable[[float], object]]()
-        if huge_pages is not None:
-            self._on_pass.append(target.backend.add_pass_seconds)
-        if huge_pages is not None and target.shapes.device.type == "cpu":
-            self._on_pass.append(huge_pages.add_pass_seconds)
+        self._on_pass = on_pass
         self._requests = set[Handle]()
         self._is_fresh = True  # the binding was renewed for this batch
         max_cache_bytes = max_cache_bytes or _share_of_free(target, max_prefix_bytes)

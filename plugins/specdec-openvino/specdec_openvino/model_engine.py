@@ -1,12 +1,11 @@
 """A model's graphs with the options to compile them with: the passes of a backend, and of its graphs on trial."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from specdec import ModelError
 from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
 from specdec_openvino.blocks import Blocks
@@ -40,24 +39,27 @@ class ModelEngine:
             sizes = filling.smallest(self.options.static_sizes)
             static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
             return Passes(dynamic, blocks, filling, static)
-        is_tried = self.options.device == "CPU"  # whose memory is the system's
+        has_system_memory = self.options.device == "CPU"
+        options = self.options.model_copy(update={"threads": self.options.num_threads})  # torch's may change later
         further = StaticGraphs(
-            filling.smallest(_MOST_STATIC) if is_tried else (),
-            partial(self.static_graph, dynamic, filling.least),
+            filling.smallest(_MOST_STATIC) if has_system_memory else (),
+            partial(replace(self, options=options).static_graph, dynamic, filling.least),
             dynamic.seconds,
             self.graphs.num_bytes,
             partial(free_bytes, torch.device("cpu")),
         )
         return Passes(dynamic, blocks, filling, further=further)
 
-    def static_graph(self, dynamic: Compiled, least: int, num_tokens: int) -> Compiled:
-        """Return a graph for passes over ``num_tokens`` tokens of one row, which has the bits of the dynamic graph.
+    def static_graph(self, dynamic: Compiled, least: int, num_tokens: int) -> Compiled | None:
+        """Return a graph for passes over ``num_tokens`` tokens of one row.
+
+        None if its logits have other bits than the dynamic graph's: texts would depend on when it is ready.
 
         Args:
             least: the minimum number of tokens of a row.
 
         Raises:
-            ModelError: if it can't be compiled, or has other bits: texts would depend on when it is ready.
+            ModelError: if it can't be compiled.
         """
         static = self.graphs.compiled(self.options, dynamic.hidden, num_tokens)
         widths, logits = (_NUM_READ, num_tokens, num_tokens), list[list[torch.Tensor]]()
@@ -65,6 +67,4 @@ class ModelEngine:
             blocks = dynamic.blocks()
             passes = Passes(dynamic, blocks, Filling(least, ()), graphs)
             logits.append(trial_logits(passes, blocks, widths, self.shapes.vocab_size))
-        if not all(map(torch.equal, *logits)):
-            raise ModelError("OpenVINO computes other bits with them")
-        return static
+        return static if all(map(torch.equal, *logits)) else None

@@ -30,7 +30,7 @@ class StaticGraphs(Generic[Graph]):
 
     Args:
         sizes: numbers of tokens of passes.
-        compiled: returns the graph of a size; called in the thread.
+        compiled: returns the graph of a size, or None if it can't replace the dynamic one; called in the thread.
         seconds: that a compile takes, as predicted.
         num_bytes: that a graph takes, as predicted.
         free_bytes: returns the bytes of free memory; None if they are unknown, and no graph is compiled then.
@@ -39,7 +39,7 @@ class StaticGraphs(Generic[Graph]):
     def __init__(
         self,
         sizes: Sequence[int],
-        compiled: Callable[[int], Graph],
+        compiled: Callable[[int], Graph | None],
         seconds: float,
         num_bytes: int,
         free_bytes: Callable[[], int | None],
@@ -76,15 +76,23 @@ class StaticGraphs(Generic[Graph]):
             self._seconds = dict.fromkeys(self._seconds, 0.0)
             return
         del self._seconds[size]
-        self._thread = threading.Thread(target=self._run, args=(size,), name="static shapes", daemon=False)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(size,), name="static shapes", daemon=False)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError:  # the system has no room for a thread
+            self._seconds.clear()
 
     def _run(self, size: int) -> None:
         try:
             self._ready = self._compiled(size)
         except Exception as error:  # the engine's, of memory too
             reason = str(error) if isinstance(error, ModelError) else in_one_line(error)
-            warnings.warn(f"no graph with static shapes for passes of {size} tokens: {reason}", stacklevel=2)
+            warnings.warn(
+                f"no graph with static shapes for passes of {size} tokens: {reason}; passes stay as they are, and "
+                "static_sizes=0 makes no such graphs",
+                stacklevel=2,
+            )
 
     def _take(self) -> Graph | None:
         """Return the graph of the thread, which has ended; without one, none is compiled any more."""

@@ -239,9 +239,9 @@ def test_a_graph_with_static_shapes_and_other_bits_is_not_used(make: Make, monke
     backend = OpenVINOBackend.load(make("llama"), compiler, OpenVINOOptions())
     target = Target(backend, compiler)
     target.forward(target.compile({target.open(8): DraftTree(5)}))
-    with pytest.warns(UserWarning, match="no graph with static shapes for passes of 6 tokens: .* other bits"):
+    for _ in range(2):
         compile_now(backend)
-    compile_now(backend)
+    assert next(logits) == 2, "one graph is compared"
     assert len(backend._passes._requests) == 1
 
 
