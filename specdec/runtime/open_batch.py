@@ -141,9 +141,11 @@ class OpenBatch(Scheduler):
 
     def advance(self) -> StepRecord | None:
         record = super().advance()
-        for add_seconds in self._on_pass if record else ():
+        if record is None:
+            return None
+        for add_seconds in self._on_pass:
             add_seconds(record.seconds.get("forward", 0.0))
-        ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason} if record else set()
+        ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason}
         if ended:
             self._requests -= ended
             self._binding.strategies.trim({request.plan.strategy for request in self._requests})
