@@ -195,7 +195,7 @@ class Saboteur(Declared):
 
         return Engine(start)
 
-    def law(self, context: tuple[int, ...]) -> list[float]:
+    def probs(self, context: tuple[int, ...]) -> list[float]:
         return cycle(context) if self._num_started < self.at else cycle(context)[::-1]
 
 
