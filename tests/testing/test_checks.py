@@ -181,7 +181,7 @@ def test_a_strategy_without_start_and_bind_is_refused_when_a_generator_is_made()
 
 
 class Saboteur(Declared):
-    """Changes the model's law when the given number of requests have been started."""
+    """Changes the model's distribution when the given number of requests have been started."""
 
     at: int
     _num_started: int = PrivateAttr(0)
