@@ -193,7 +193,7 @@ class _Steps:
         self._num_since_plain, self.needs_plain = 0, False
 
     def add_drafted(self, width: int, seconds: float, is_switch: bool = False) -> None:
-        """Add a step with drafts; it counts once a plain step is near. A switch's cost is subtracted once it is known."""
+        """Add a step with drafts; it counts once a plain step is near, less the cost of a switch once that is known."""
         self._num_since_plain, self._switched = self._num_since_plain + 1, 0.0
         if self._switches or not is_switch:
             self._before.append((width, seconds, is_switch))
