@@ -52,7 +52,7 @@ class PaddedCostModel(CostModel):
         super().__init__(learns)
         self._costs, self._max_width = costs, max_width
         self._seconds = lru_cache(_MOST_SIZES)(costs.at)  # of a pass; each table asks for the same sizes
-        self._rows: defaultdict[int, _Steps] = defaultdict(_Steps)
+        self._rows = defaultdict[int, _Steps](lambda: _Steps(has_sizes=bool(costs.filled_to)))
         self._tables: dict[tuple[int, float], CostTable] = {}
         self._last_size = 0.0  # of a pass
 
@@ -153,6 +153,10 @@ class _Pair:
 class _Steps:
     """The times of steps of some number of rows.
 
+    Args:
+        has_sizes: passes are padded to a few sizes, and each is a group of its own: costs rise in steps. Otherwise
+            widths of equally many bits are a group.
+
     Attributes:
         costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them.
         cost_of_nothing: the cost of a step whose search found no draft.
@@ -160,14 +164,16 @@ class _Steps:
         needs_plain: True if drafted steps have no plain step near.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, has_sizes: bool) -> None:
+        self._has_sizes = has_sizes
         self.costs: Mapping[int, float] = {}
         self.cost_of_nothing = 1.0
         self.needs_plain = False
         self._num_steps = self._num_since_plain = 0
         self._plain: deque[float] = deque(maxlen=_NEAR)  # seconds of the last plain steps in a row
-        self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
-        self._pairs: defaultdict[int, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by bits of the width
+        # The last drafted steps, for the next plain one: width, seconds, and whether each was a switch.
+        self._before: deque[tuple[int, float, bool]] = deque(maxlen=_NEAR)
+        self._pairs: defaultdict[int, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by group
         self._known: dict[int, float] = {}  # costs by width
         self.cost_of_switch = 0.0
         self._switched = 0.0  # seconds of the last step, if it was a plain one with a switch
@@ -187,20 +193,24 @@ class _Steps:
         self._num_since_plain, self.needs_plain = 0, False
 
     def add_drafted(self, width: int, seconds: float, is_switch: bool = False) -> None:
-        """Add a step with drafts; it counts once a plain step is near, and not after a switch."""
+        """Add a step with drafts; it counts once a plain step is near, less the cost of a switch once that is known."""
         self._num_since_plain, self._switched = self._num_since_plain + 1, 0.0
-        if not is_switch:
-            self._before.append((width, seconds))
+        if self._switches or not is_switch:
+            self._before.append((width, seconds, is_switch))
         if self._num_since_plain > _NEAR or not self._plain:
             # Plain steps right after a switch show what it costs, which bounds the loss from then on.
-            is_new = not self._switches if is_switch else len(self._pairs[width.bit_length()]) < _FEWEST
+            is_new = not self._switches if is_switch else len(self._pairs[self._group(width)]) < _FEWEST
             most = _REFRESH + _REFRESH_PER_SWITCH * self.cost_of_switch
             self.needs_plain = is_new or self._num_since_plain >= most
             return
         plain = min(self._plain)
-        for each, taken in self._before:
-            self._pairs[each.bit_length()].append(_Pair(self._num_steps, each, taken, plain))
+        for each, taken, was_switch in self._before:
+            drafted = taken - was_switch * self.cost_of_switch * plain
+            self._pairs[self._group(each)].append(_Pair(self._num_steps, each, drafted, plain))
         self._before.clear()
+
+    def _group(self, width: int) -> int:
+        return width if self._has_sizes else width.bit_length()
 
     def has_new_costs(self) -> bool:
         """Return True if costs have changed since the last step by more than a fiftieth."""
