@@ -141,8 +141,9 @@ class OpenBatch(Scheduler):
 
     def advance(self) -> StepRecord | None:
         record = super().advance()
-        for add_seconds in self._on_pass if record else ():
-            add_seconds(record.seconds.get("forward", 0.0))
+        if record:
+            for add_seconds in self._on_pass:
+                add_seconds(record.seconds.get("forward", 0.0))
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason} if record else set()
         if ended:
             self._requests -= ended
