@@ -135,8 +135,8 @@ class Engine:
     def rest(self) -> int:
         """Return for how many of the next steps nothing would be drafted, after a step without drafts.
 
-        A loop whose own calls cost time may leave out this many calls of ``propose_many`` and ``learn``. They count as
-        made, so it leaves out fewer only if the batch has become another one.
+        A loop whose own calls cost time may leave out this many calls of ``propose_many`` and ``learn``, and then has
+        to: they count as made.
         """
         return 0
 

@@ -72,19 +72,14 @@ class Drafting:
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
         self._num_resting = 0  # calls that are left out
-        self._num_rows = 0  # of the last call that wasn't
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
-    def rests(self, num_rows: int) -> bool:
-        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
-
-        Calls are left out until there are a quarter or four times as many rows: drafts may pay then.
-        """
-        if self._num_resting and self._num_rows < 4 * num_rows < 16 * self._num_rows:
+    def rests(self) -> bool:
+        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported."""
+        if self._num_resting:
             self._num_resting -= 1
             self._began = None
             return True
-        self._num_resting, self._num_rows = 0, num_rows
         self._called = self._clock()
         return False
 

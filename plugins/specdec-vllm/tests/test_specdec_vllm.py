@@ -138,7 +138,7 @@ def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts(
     records = recorded(drafting)
     text = Text([1, 2, 3, 1, 2], 5)
     for token in (3, 1, 2, 9, 9):
-        assert not drafting.rests(1)
+        assert not drafting.rests()
         drafting.learn({text: [token]}, is_plain_step=True)
         drafting.propose([text])
     widths = [record.width for record in records]
@@ -288,7 +288,7 @@ def test_auto_is_the_default_and_shares_a_passs_tokens_among_its_rows() -> None:
     chains: list[list[int]] = [[], []]
     for _ in range(60):
         following = [(len(sure.tokens) + place) % 6 + 1 for place in range(len(chains[0]) + 1)]
-        drafting.rests(2)
+        drafting.rests()
         drafting.learn({sure: following, new: [rng.randrange(8)]}, is_plain_step=True)
         chains = drafting.propose([sure, new])
         drafted = [count + len(chain) for count, chain in zip(drafted, chains, strict=True)]
@@ -348,11 +348,3 @@ def test_auto_lets_calls_go_by_while_nothing_pays() -> None:
         assert not draft[0] or num_found < 20
     assert not proposer._has_failed
     assert num_found < num_calls // 4
-
-
-def test_a_rest_ends_once_there_are_a_quarter_or_four_times_as_many_rows() -> None:
-    drafting = Drafting("auto", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=lambda: 0.0)
-    for num_rows, is_left_out in ((3, True), (31, True), (2, False), (32, False)):
-        drafting._num_resting, drafting._num_rows = 9, 8
-        assert drafting.rests(num_rows) == is_left_out
-        assert drafting._num_resting == (8 if is_left_out else 0)
