@@ -64,7 +64,7 @@ def test_a_pass_is_charged_for_pending_tokens_like_for_nodes(
 def test_a_step_is_charged_for_each_of_its_passes(pending: list[int], num_drafted: int, passes: list[int]) -> None:
     costs, kept = costs_of(0.02), sizer(0.02, balance=100.0)
     kept.skips(3, pending)
-    kept._reread, kept.balance = -9.0, 100.0  # so that no plain step moves the checkpoint
+    kept._num_trials, kept.balance = 1, 100.0  # a trial drafts whether it pays or not
     growths = [FixedGrowth([0.99, 0.98] if row < num_drafted else []) for row in range(3)]
     assert max(kept.sizes(growths)) == (3 if num_drafted else 1)
     assert kept.cost == pytest.approx(sum(map(costs.at, passes)) / costs.at(3))

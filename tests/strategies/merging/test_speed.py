@@ -83,7 +83,7 @@ def test_steps_are_as_fast_together_as_by_the_best_size_for_each_kind(switch: fl
 @pytest.mark.parametrize(("num_rows", "seconds", "pads_root"), [(1, 1.1, False), (1, 1.4, True), (2, 1.4, False)])
 def test_a_root_alone_is_padded_where_a_switch_takes_longer(num_rows: int, seconds: float, pads_root: bool) -> None:
     """``seconds`` are those of a plain step after a pass of six tokens."""
-    costs = Costs((1, 6), (1.0, 1.1), 1.0, filled_to=(1, 2, 6))
+    costs = Costs((1, 6), (1.0, 1.1), 1.0, filled_to=(num_rows, 6))
     sizer = SpeedupSizer(PaddedCostModel(costs, 6), 0.0)
     for width, taken in ((3, 1.1), (1, seconds), (1, 1.0), (3, 1.1)):
         sizer._costs.learn(num_rows, width, taken, 0.0, width == 1)
