@@ -18,7 +18,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import GenerateOptions, OnStep, ProposerChoice
 from specdec.requests.streaming import streaming
-from specdec.runtime.open_batch import OpenBatch
+from specdec.runtime.open_batch import OpenBatch, background_work
 from specdec.runtime.opening import check_arguments, choice_of, open_model
 from specdec.strategies.base import Proposer
 from specdec.target import Target
@@ -237,9 +237,7 @@ class Generator:
 
     @contextmanager
     def open_batch(self, *, max_batch_size: int | None = None, max_prefix_bytes: int = 0) -> Iterator[OpenBatch]:
-        """Decode requests that arrive one by one, as a server does: see ``OpenBatch``.
-
-        The generator serves nothing else until the batch is closed.
+        """Decode requests that arrive one by one, as a server does, and nothing else meanwhile: see ``OpenBatch``.
 
         Args:
             max_batch_size: requests that are decoded together (default: the generator's).
@@ -249,18 +247,10 @@ class Generator:
             RequestError: while the generator decodes.
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
-        with (
-            self._binding.alone() as binding,
-            OpenBatch(binding, *limits, on_pass=self._background_work(binding.target)) as batch,
-        ):
-            yield batch
-
-    def _background_work(self, target: Target) -> list[Callable[[float], object]]:
-        """Return what is called with the seconds of each pass, to make later ones shorter."""
-        if self._huge_pages is None:
-            return []
-        is_on_cpu = target.shapes.device.type == "cpu"
-        return [target.backend.add_pass_seconds, *([self._huge_pages.add_pass_seconds] if is_on_cpu else [])]
+        with self._binding.alone() as binding:
+            on_pass = background_work(binding.target, self._huge_pages)
+            with OpenBatch(binding, *limits, on_pass) as batch:
+                yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:
         """Return the error with which ``generate`` would refuse each prompt, or None; decodes nothing.

@@ -13,6 +13,7 @@ from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, failure
 from specdec.machine.facts import free_bytes
+from specdec.machine.huge_pages import HugePages
 from specdec.record import Outcome, StepRecord
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import ProposerChoice, RequestOptions
@@ -180,6 +181,14 @@ class OpenBatch(Scheduler):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def background_work(target: Target, huge_pages: HugePages | None) -> list[Callable[[float], object]]:
+    """Return what an open batch calls with the seconds of each pass, to make later ones shorter; nothing for None."""
+    if huge_pages is None:
+        return []
+    is_on_cpu = target.shapes.device.type == "cpu"
+    return [target.backend.add_pass_seconds, *([huge_pages.add_pass_seconds] if is_on_cpu else [])]
 
 
 def _share_of_free(target: Target, taken: int = 0) -> int | None:
