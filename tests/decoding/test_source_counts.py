@@ -66,7 +66,7 @@ def test_likely_nodes_come_true_as_often_as_predicted() -> None:
     bins = [
         (cell[0], cell[1] / cell[0], cell[2] / cell[0])
         for each in result.stats.calibration.values()
-        for cell in each[6:]
+        for cell in each[7:]
         if cell[0] >= 300
     ]
     assert len(bins) >= 6

@@ -1,9 +1,13 @@
 """Settings of all tests of training."""
 
+from collections.abc import Iterator
+
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def trained_in_the_model_s_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _trained_in_the_models_dtype() -> Iterator[None]:
     """Let a run compute the same on all CPUs; whether they have bfloat16 instructions, a test says for itself."""
-    monkeypatch.setattr("specdec.training.faster_copy.computes_in_bfloat16", lambda _: False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.training.faster_copy.computes_in_bfloat16", lambda _: False)
+        yield

@@ -1,7 +1,6 @@
 """Another model from nothing but a model: fewer Jacobi steps, interrupted, resumed, and with unsuitable input."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +137,10 @@ def test_a_half_model_stays_one(tmp_path: Path) -> None:
     loaded = written(tuned.folder)
     assert loaded.dtype == torch.bfloat16
     found = measured(loaded, tuned.folder)
-    assert found.loss == pytest.approx(tuned.after.loss, rel=0.05)  # after training it is in float32
-    assert replace(found, loss=tuned.after.loss) == tuned.after
+    # After training it is in float32, and other tokens may be right at once.
+    assert found.loss == pytest.approx(tuned.after.loss, rel=0.05)
+    assert found.tokens_per_step == pytest.approx(tuned.after.tokens_per_step, rel=0.05)
+    assert found.num_tokens == tuned.after.num_tokens
 
 
 def test_a_model_is_kept_only_if_its_loss_is_the_original_s(tmp_path: Path) -> None:
