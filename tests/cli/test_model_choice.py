@@ -9,6 +9,7 @@ from typer.main import get_command
 from specdec import Generator, ModelError, cli, demo
 from specdec.runtime import backend_choice
 from tests.cli.test_options import COMMANDS
+from tests.support import built_in_model
 from tests.support.preferred_engine import install
 
 SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
@@ -61,14 +62,12 @@ def test_no_command_ignores_one_of_them(run: Any, command: str, option: str, val
 
 
 @pytest.mark.parametrize("command", ["trace", "race", "mask"])
-def test_pictures_are_of_the_model_as_it_was_asked_for(
-    run: Any, built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_pictures_are_of_the_model_as_it_was_asked_for(run: Any, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     asked: list[dict[str, str]] = []
 
     def load(**given: str) -> tuple[Any, Any]:
         asked.append(given)
-        return built_in
+        return built_in_model.built_in()  # other tests' generators may hold packed weights of the shared one
 
     monkeypatch.setattr(demo, "load", load)
     made: list[Any] = []
