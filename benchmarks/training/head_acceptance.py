@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
-from benchmarks.training.head_run import on_prompts
+from benchmarks.training.head_run import answer_of, on_prompts
 from specdec import Generator
 from specdec.heads.local_heads import strategy_of
 from specdec.strategies.auto import AutoProposer
@@ -25,7 +25,6 @@ from specdec.strategies.host import Host
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.merging.sizer import DraftSizer
-from specdec.training.acceptance import Answer
 from specdec.training.kinds import KINDS
 from specdec.training.target import TargetStates
 
@@ -120,10 +119,8 @@ def on_head(
     kind = KINDS[strategy_of(folder)]
     training = kind.untrained(model, torch.arange(1)).with_head_of(folder)
     target = TargetStates(model, training.layer_ids)
-    answers = []
-    for prompt, text in zip(prompts, texts, strict=True):
-        tokens = torch.tensor([*prompt.ids, *text])
-        answers.append(Answer(prompt.category, tokens, len(prompt.ids), training.read(target.of(tokens[None]))[0]))
+    pairs = zip(prompts, texts, strict=True)
+    answers = [answer_of(each.category, each.ids, text, training, target) for each, text in pairs]
     return on_prompts(training, answers)
 
 

@@ -3,6 +3,7 @@
 import copy
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -104,6 +105,14 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
         "best_update": run.best,
     }
     return training, measured
+
+
+def answer_of(
+    category: str, prompt: Sequence[int], text: Sequence[int], training: HeadTraining, target: TargetStates
+) -> Answer:
+    """A target's answer to a prompt, with the states that a head reads."""
+    tokens = torch.tensor([*prompt, *text], device=training.device)
+    return Answer(category, tokens, len(prompt), training.read(target.of(tokens[None]))[0])
 
 
 def joined(parts: list[PackedRows]) -> PackedRows:

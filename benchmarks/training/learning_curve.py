@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.training.curve import Curve, Results
-from benchmarks.training.head_run import Corpus, on_prompts
+from benchmarks.training.head_run import Corpus, answer_of, on_prompts
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.acceptance import Answer
 from specdec.training.base import HeadTraining
@@ -115,10 +115,7 @@ def prompt_answers(arguments: argparse.Namespace, untrained: HeadTraining, most:
     found = []
     for line, answer in zip(lines, written, strict=True):
         stop = next((index + 1 for index, token in enumerate(answer) if token in ends), most)
-        tokens = torch.tensor(line["prompt_ids"] + answer[:stop], device=device)
-        found.append(
-            Answer(line["category"], tokens, len(line["prompt_ids"]), untrained.read(target.of(tokens[None]))[0])
-        )
+        found.append(answer_of(line["category"], line["prompt_ids"], answer[:stop], untrained, target))
     return found
 
 

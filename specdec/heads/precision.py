@@ -4,6 +4,8 @@ from typing import Literal
 
 import torch
 
+from specdec.machine.facts import computes_in_bfloat16
+
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -12,5 +14,8 @@ def dtype_of(precision: Precision, embeddings: torch.Tensor) -> torch.dtype:
     if precision != "auto":
         return torch.float32 if precision == "float32" else torch.bfloat16
     # A pass takes as long as reading the head's weights, and drafts need no exact numbers.
-    is_fast = embeddings.is_cpu and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if is_fast or embeddings.dtype == torch.bfloat16 else torch.float32
+    return (
+        torch.bfloat16
+        if computes_in_bfloat16(embeddings.device) or embeddings.dtype == torch.bfloat16
+        else torch.float32
+    )

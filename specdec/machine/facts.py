@@ -44,6 +44,11 @@ def model_facts(model: Any) -> dict[str, str]:
     return facts
 
 
+def computes_in_bfloat16(device: torch.device) -> bool:
+    """Return True for a CPU with bfloat16 instructions."""
+    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+
+
 def key_of(*facts: object) -> str:
     """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
 

@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdec.machine.background import MIN_RATIO
+
 _COLLAPSE = 25  # MADV_COLLAPSE
 _HUGE = 2**21  # bytes of a huge page
 _PART = 8 * _HUGE  # of a mapping, collapsed by one call, which locks the process's mappings
 _LEAST_SHARE = 0.9  # of a mapping in memory: an empty page would take memory in a huge one
 _BYTES_PER_SECOND = 400e6  # that one core collapses
-# Passes take this many times as long as a collapse before it begins. They get about an eighth shorter by it, so small
-# pages have cost as much time as it by then: a short run has no cost, and any other at most twice the smaller cost.
-_MIN_RATIO = 8.0
 _NICENESS = 19  # the lowest priority
 _FIRST_LOOK = 1.0  # seconds of passes
 _NEXT_LOOK = 1.5  # times the passes' seconds at the last one, at least
@@ -87,7 +86,7 @@ class HugePages:
         _lower_priority()
         found = list(self._find())
         cost = self._collapse_seconds + sum(pages.num_bytes for pages in found) / _BYTES_PER_SECOND
-        worthwhile_at = _MIN_RATIO * cost
+        worthwhile_at = MIN_RATIO * cost
         if found and worthwhile_at <= seconds:
             for pages in found:
                 self._collapse(pages)

@@ -99,7 +99,7 @@ class HeadTraining(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the head is."""
+        """The device of the head."""
         return self.scales.device
 
     @cached_property

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from specdec.machine.facts import computes_in_bfloat16
+
 
 def faster_copy(target: Any) -> Any:
     """Return what stands for a target while text is written and heads are trained.
@@ -18,11 +20,6 @@ def faster_copy(target: Any) -> Any:
     # Buffers keep their dtype: rotary frequencies need it.
     rounded = {id(each): _rounded(each) for each in target.parameters()}
     return deepcopy(target, memo=rounded)
-
-
-def computes_in_bfloat16(device: torch.device) -> bool:
-    """Return True for a CPU with bfloat16 instructions."""
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
 
 
 def _rounded(parameter: Parameter) -> Parameter:

@@ -1,5 +1,7 @@
 """A head learns: from the least-squares start on, the loss falls and more drafts are right."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
@@ -43,8 +45,11 @@ def test_training_improves_on_the_start_and_the_start_on_chance(kind: str) -> No
     run = trainer.train(rows[16:])
     after = trainer.evaluate()
     assert run.num_answer_tokens > 10_000
-    losses = [loss for update, loss in run.losses if update < 0.4 * len(rows[16:]) / 2]  # of two steps
-    assert min(losses[-4:]) < 0.95 * min(losses[:4])  # some batches have tokens that nothing predicts
+    # The same batches before and after: losses of different ones differ by more than training changes them.
+    early = {update: loss for update, loss in run.losses if update < 0.4 * len(rows[16:]) / 2}  # of two steps
+    batches = islice(trainer._with_states(rows[16:], 0, is_repeated=False), max(early) + 1)
+    later = [trainer._loss(batch, 2, update).item() for update, batch in enumerate(batches) if update in early]
+    assert sum(later) < 0.95 * sum(early.values())
     assert all(later > earlier + 0.03 for earlier, later in zip(before.accuracy, after.accuracy, strict=True))
     assert after.tokens_per_step > before.tokens_per_step
     assert after.tokens_per_step == max(each.tokens_per_step for _, each in run.evaluations)

@@ -11,13 +11,10 @@ from typing import Generic, TypeVar
 
 from specdec import ModelError
 from specdec.errors import in_one_line
+from specdec.machine.background import MIN_RATIO
 
 Graph = TypeVar("Graph")
 
-# Passes of a size take this many times as long as a compile before it begins. They get about an eighth shorter by it,
-# so dynamic shapes have cost as much time as it by then: a short run has no cost, and any other at most twice the
-# smaller one.
-_MIN_RATIO = 8.0
 _SHARE_OF_MEMORY = 0.25  # of the free memory, for all graphs together
 
 
@@ -45,7 +42,7 @@ class StaticGraphs(Generic[Graph]):
         free_bytes: Callable[[], int | None],
     ) -> None:
         self._compiled, self._num_bytes, self._free_bytes = compiled, num_bytes, free_bytes
-        self._worthwhile_at = _MIN_RATIO * seconds
+        self._worthwhile_at = MIN_RATIO * seconds
         self._seconds = dict.fromkeys(sizes, 0.0)  # of passes, for the sizes that may still get a graph
         self._num_graphs = 0
         self._thread: threading.Thread | None = None

@@ -1,4 +1,4 @@
-"""What a model computes besides its weights makes another conversion: scalings, hooks, code, adapters' choice."""
+"""A conversion for each thing that a model computes besides its weights: scalings, hooks, code, adapters' choice."""
 
 from collections.abc import Callable
 from pathlib import Path
