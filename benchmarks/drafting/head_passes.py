@@ -35,7 +35,9 @@ def runners(head: Eagle3Head) -> dict[str, HeadRunner]:
         from specdec_openvino.options import OpenVINOOptions
     except ModuleNotFoundError:
         return found
-    return {**found, "openvino": OpenVINORunner(head, _NUM_TOKENS, OpenVINOOptions())}
+    for name, is_quantized in (("openvino", False), ("openvino, 8 bits", True)):
+        found[name] = OpenVINORunner(head, _NUM_TOKENS, OpenVINOOptions(), is_quantized)
+    return found
 
 
 class Draft:
@@ -77,7 +79,7 @@ def measured(draft: Draft, depth: int, rounds: int, before: Callable[[], object]
     return first, levels / max(1, depth - 1), choice
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="folder of the target")

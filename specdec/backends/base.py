@@ -161,12 +161,13 @@ class Backend(ABC):
         Backends of one model are closed in the reverse order of loading.
         """
 
-    def head_runner(self, head: PairHead, num_tokens: int | None) -> HeadRunner:
+    def head_runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
         """Return a runner of a trained head's passes (default: by torch); it may be used after ``close``.
 
         Args:
             head: the head.
             num_tokens: number of tokens that a pass returns after each pair; None for the whole draft vocabulary.
+            may_quantize: the runner may store the head's matrices in fewer bits than they have.
         """
         return TorchRunner(head, num_tokens)
 

@@ -62,7 +62,9 @@ class Eagle3Proposer(Proposer):
     min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
 
     dtype: Precision = Field(
-        default="auto", description="the head's precision; auto: bfloat16 if the target or the processor computes in it"
+        default="auto",
+        description="the head's precision; auto: bfloat16 if the target or the processor computes in it, and "
+        "matrices in 8 bits on OpenVINO",
     )
 
     def bind(self, host: Host) -> Engine:
@@ -80,7 +82,7 @@ class Eagle3Proposer(Proposer):
         # A tree that is cut to a chain would lose its true q.
         top_k = self.top_k if host.takes_trees or not host.reads_q else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
-        runner = host.head_runner(head, None if host.reads_q else top_k)
+        runner = host.head_runner(head, None if host.reads_q else top_k, self.dtype == "auto")
         engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
 

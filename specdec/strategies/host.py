@@ -14,6 +14,11 @@ from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.target import Target
 
 
+def torch_runner(head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
+    """Return torch's runner, which keeps the matrices as they are."""
+    return TorchRunner(head, num_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """The target's model, tokenizer and costs, passed to a proposer's ``bind``.
@@ -25,7 +30,8 @@ class Host:
         is_keyed: True if the text doesn't depend on the drafts, so a strategy may learn from one request for another.
         takes_trees: True if the model supports branching trees; otherwise drafts are cut to their longest chain.
         head_runner: returns a runner of a trained head's passes, by the target's engine if it can: called with the
-            head and the number of tokens that a pass returns after each pair, or None for the whole draft vocabulary.
+            head, the number of tokens that a pass returns after each pair, or None for the whole draft vocabulary, and
+            whether it may store the head's matrices in fewer bits than they have.
         num_layers: the number of layers that ``Hidden`` may refer to, besides the embeddings; None if unknown.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; called with the name
             and a tokenizer or None. Raises ModelError.
@@ -48,7 +54,7 @@ class Host:
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
     idle_target: Callable[[], Target | None] = lambda: None
-    head_runner: Callable[[PairHead, int | None], HeadRunner] = TorchRunner
+    head_runner: Callable[[PairHead, int | None, bool], HeadRunner] = torch_runner
     num_layers: int | None = None
     expect_hidden: Callable[[Collection[int]], object] = lambda _: None
 

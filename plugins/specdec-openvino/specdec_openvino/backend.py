@@ -160,11 +160,11 @@ class OpenVINOBackend(Backend):
         passes = self._engine.passes(self._passes.hidden, blocks, self._filling)
         return trial_logits(passes, blocks, _TRIED, self.shapes.vocab_size)
 
-    def head_runner(self, head: PairHead, num_tokens: int | None) -> HeadRunner:
+    def head_runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
         """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
         if self._engine.options.device == "CPU":
             with suppress(HeadError):
-                return OpenVINORunner(head, num_tokens, self._engine.options)
+                return OpenVINORunner(head, num_tokens, self._engine.options, may_quantize)
         return TorchRunner(head, num_tokens)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

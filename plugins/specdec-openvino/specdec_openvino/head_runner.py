@@ -27,16 +27,21 @@ class OpenVINORunner(HeadRunner):
     Prompts are read by passes too. After a pass of OpenVINO's threads, each operation for which torch wakes its own
     waits for milliseconds, so inputs are filled in parts for which it doesn't.
 
+    Args:
+        is_quantized: as of ``HeadGraph``.
+
     Raises:
         HeadError: if the head can't be converted or compiled.
     """
 
     head: PairHead
 
-    def __init__(self, head: PairHead, num_tokens: int | None, options: OpenVINOOptions) -> None:
+    def __init__(
+        self, head: PairHead, num_tokens: int | None, options: OpenVINOOptions, is_quantized: bool = False
+    ) -> None:
         super().__init__(head, num_tokens)
         self.num_reads = max(_ROWS[-1], _GRAIN // head.config.hidden_size // _ROWS[-1] * _ROWS[-1])
-        graph = HeadGraph(head, None if self.returns_all else self.num_tokens, options)
+        graph = HeadGraph(head, None if self.returns_all else self.num_tokens, options, is_quantized)
         self._graph, self._request = graph, graph.model.create_infer_request()
         self._target_ids = head.target_ids.numpy()
         self._shape = HeadShape(0, 0, 0, 0, False)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import openvino as ov
 import pytest
 import torch
 from specdec_openvino.backend import OpenVINOBackend
@@ -20,7 +21,7 @@ from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 
-BATCH, STEPS, ROUNDING = 3, 4, 0.15
+BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
 
 SUPPORT = Path(__file__).parents[3] / "tests" / "support"
@@ -92,15 +93,27 @@ def test_a_request_alone_drafts_the_same_after_more_slots_were_needed(heads: Mod
         assert (tree.tokens[0].tolist(), tree.parents[0].tolist()) == expected[:2]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "is_quantized", "rounding"),
+    [("bfloat16", False, 0.15), ("bfloat16", True, 0.15), ("float32", True, 1e-4)],
+)
 @torch.no_grad()
-def test_log_probabilities_in_bfloat16_are_within_rounding(heads: ModuleType) -> None:
-    head = frozen(heads, 2)
-    narrow, texts = frozen(heads, 2).to(torch.bfloat16), Texts(head, 7)
-    narrow.embeddings = narrow.embeddings.to(torch.bfloat16)
-    runner = OpenVINORunner(narrow, head.config.draft_vocab_size, OpenVINOOptions())
+def test_log_probabilities_are_within_rounding(
+    heads: ModuleType, dtype: str, is_quantized: bool, rounding: float
+) -> None:
+    """Of bfloat16, and in 8 bits those of a head whose matrices were rounded beforehand."""
+    head, kind = frozen(heads, 2), getattr(torch, dtype)
+    narrow, texts = frozen(heads, 2).to(kind), Texts(head, 7)
+    narrow.embeddings = narrow.embeddings.to(kind)
+    runner = OpenVINORunner(narrow, head.config.draft_vocab_size, OpenVINOOptions(), is_quantized)
+    if is_quantized:
+        assert matrices_in_8_bits(runner) == NUM_MATRICES
+        for matrix in [each for each in head.parameters() if each.ndim > 1]:
+            step = matrix.abs().amax(1, keepdim=True) / 127
+            matrix.copy_((matrix / step).round() * step)
     caches = [PairCache(narrow) for _ in range(BATCH)]
     states, tokens = texts.next(8)
-    trees = grow(runner, caches, [each.bfloat16() for each in states], tokens, runner.num_tokens, 0, 100)
+    trees = grow(runner, caches, [each.to(kind) for each in states], tokens, runner.num_tokens, 0, 100)
     for row in range(BATCH):
         reference = heads.reference_of(head)
         ids, _, log_probs = reference.grow(
@@ -109,7 +122,12 @@ def test_log_probabilities_in_bfloat16_are_within_rounding(heads: ModuleType) ->
         expected = dict(zip(ids, log_probs, strict=True))
         found = dict(zip(trees.tokens[row].tolist(), trees.log_probs[row].tolist(), strict=True))
         assert found.keys() == expected.keys()
-        assert max(abs(found[token] - expected[token]) for token in found) < ROUNDING
+        assert max(abs(found[token] - expected[token]) for token in found) < rounding
+
+
+def matrices_in_8_bits(runner: OpenVINORunner) -> int:
+    nodes = runner._graph.model.get_runtime_model().get_ordered_ops()
+    return sum(value.get_element_type() == ov.Type.i8 for node in nodes for value in node.inputs())
 
 
 @torch.no_grad()
@@ -158,7 +176,7 @@ def test_a_head_that_openvino_does_not_run_is_run_by_torch(heads: ModuleType, ma
     head, _ = heads.random_head(2)  # its weights have gradients, so no graph has them as constants
     with pytest.raises(HeadError):
         OpenVINORunner(head, 4, OpenVINOOptions())
-    runners = backend.head_runner(head, 4), backend.head_runner(frozen(heads, 2), 4)
+    runners = [backend.head_runner(each, 4, may_quantize=False) for each in (head, frozen(heads, 2))]
     assert [type(runner) for runner in runners] == [TorchRunner, OpenVINORunner]
     drafts = [draft(runner, Texts(head, 1)).tokens.tolist() for runner in runners]
     assert drafts[0] == drafts[1]
