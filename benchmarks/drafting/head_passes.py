@@ -31,7 +31,7 @@ def runners(head: Eagle3Head) -> dict[str, HeadRunner]:
     """Return the runners that are installed, by name."""
     found: dict[str, HeadRunner] = {"torch": TorchRunner(head, _NUM_TOKENS)}
     try:
-        from specdec_openvino.head_runner import OpenVINORunner
+        from specdec_openvino.heads.runner import OpenVINORunner
         from specdec_openvino.options import OpenVINOOptions
     except ModuleNotFoundError:
         return found

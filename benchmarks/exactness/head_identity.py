@@ -162,7 +162,7 @@ def runner_of(name: str, head: Eagle3Head) -> HeadRunner:
     """Return a head's runner by an engine's name."""
     if name == "torch":
         return TorchRunner(head, SHAPE.top_k)
-    from specdec_openvino.head_runner import OpenVINORunner
+    from specdec_openvino.heads.runner import OpenVINORunner
     from specdec_openvino.options import OpenVINOOptions
 
     return OpenVINORunner(head, SHAPE.top_k, OpenVINOOptions())

@@ -24,17 +24,17 @@ from specdec.models.loading import ModelSource
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
-from specdec_openvino.conversion_sources import Prove
-from specdec_openvino.engine import Graphs
-from specdec_openvino.export_proof import PlainExport
-from specdec_openvino.filling import Filling
-from specdec_openvino.head_graph import HeadError
-from specdec_openvino.head_runner import OpenVINORunner
+from specdec_openvino.engine.filling import Filling
+from specdec_openvino.engine.graphs import Graphs
+from specdec_openvino.engine.model_engine import ModelEngine
+from specdec_openvino.engine.trial import trial_logits
+from specdec_openvino.heads.graph import HeadError
+from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.model_engine import ModelEngine
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.preference import why_not
-from specdec_openvino.trial import trial_logits
+from specdec_openvino.sources.checkpoints import Prove
+from specdec_openvino.sources.export_proof import PlainExport
 
 _CHUNK = 512
 # Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, tokens were found to

@@ -17,17 +17,17 @@ from specdec.models.fingerprint import fingerprint_of
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.models.notes import notes_of
-from specdec_openvino.conversion import convert_checked
-from specdec_openvino.conversion_files import Conversion, path_in, remove_others
-from specdec_openvino.conversion_names import name_of_model
-from specdec_openvino.conversion_sources import CheckpointFolder, ConversionSource, GgufFile, Prove
-from specdec_openvino.engine import Graphs
-from specdec_openvino.export import Export, is_export
-from specdec_openvino.external_weights import Checkpoint, weights_of
+from specdec_openvino.conversion.external_weights import Checkpoint, weights_of
+from specdec_openvino.conversion.files import Conversion, path_in, remove_others
+from specdec_openvino.conversion.names import name_of_model
+from specdec_openvino.conversion.rounding import Rounding, rounded
+from specdec_openvino.conversion.tracing import convert_checked
+from specdec_openvino.conversion.weight_separation import separate_weights
+from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.rounding import Rounding, rounded
-from specdec_openvino.weight_separation import separate_weights
+from specdec_openvino.sources.checkpoints import CheckpointFolder, ConversionSource, GgufFile, Prove
+from specdec_openvino.sources.export import Export, is_export
 
 _FOLDER = "openvino"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec_openvino.engine import Graphs
+from specdec_openvino.engine.graphs import Graphs
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from specdec import ModelError
 from specdec.backends.base import BackendOptions
-from specdec_openvino.rounding import Rounding
+from specdec_openvino.conversion.rounding import Rounding
 
 Precision = Literal["model", "bfloat16", "bf16"]
 CachePrecision = Literal["model", "u8"]

@@ -11,8 +11,8 @@ from transformers.utils import cached_file
 from specdec import ModelError
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, must_be_cached
-from specdec_openvino.export import is_export
 from specdec_openvino.options import check_dtype
+from specdec_openvino.sources.export import is_export
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 

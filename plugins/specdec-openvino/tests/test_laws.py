@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino import blocks, model_engine
 from specdec_openvino.backend import OpenVINOBackend
-from specdec_openvino.bound_request import BoundRequest
-from specdec_openvino.engine import Compiled
+from specdec_openvino.engine import blocks, model_engine
+from specdec_openvino.engine.bound_request import BoundRequest
+from specdec_openvino.engine.graphs import Compiled
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 

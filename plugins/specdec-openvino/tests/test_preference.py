@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino import conversion_sources, loading, preference
+from specdec_openvino import loading, preference
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.model import OpenVINOModel
+from specdec_openvino.sources import checkpoints
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
@@ -99,7 +100,7 @@ def test_a_gguf_file_is_the_engines_and_converted_once(
     )
     expected = Generator(str(path), backend="hf").generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
     assert result.token_ids == expected.token_ids
-    monkeypatch.setattr(conversion_sources, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
+    monkeypatch.setattr(checkpoints, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
     again = Generator(str(path)).generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
     assert again.token_ids == expected.token_ids
 
@@ -118,7 +119,7 @@ def test_a_gguf_file_is_rounded_by_the_engine(
         result = generator.generate([3, 4, 5], max_new_tokens=8, eos_token_id=())
         assert not result.lossless
         texts.append(tuple(result.token_ids))
-        monkeypatch.setattr(conversion_sources, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
+        monkeypatch.setattr(checkpoints, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
         monkeypatch.setattr(loading, "rounded", lambda *_: pytest.fail("it is rounded again"))
     assert texts[0] == texts[1]
     assert len(list((tmp_path / "cache").glob("specdec/openvino/*"))) == 1  # all weights are kept once

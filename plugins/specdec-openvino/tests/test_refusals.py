@@ -9,8 +9,8 @@ import pytest
 import torch
 from openvino import Core
 from specdec_openvino import loading, options
-from specdec_openvino.attention import Tracing
 from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.conversion.attention import Tracing
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, PluginError

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specdec.layout import Layout, PartialMask
-from specdec_openvino.blocks import BlockRow
+from specdec_openvino.engine.blocks import BlockRow
 
 _NOTHING = np.zeros(0, np.uint8)
 

@@ -8,12 +8,12 @@ import torch
 
 from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
-from specdec_openvino.blocks import Blocks
-from specdec_openvino.engine import Compiled, Graphs, Passes
-from specdec_openvino.filling import Filling
+from specdec_openvino.engine.blocks import Blocks
+from specdec_openvino.engine.filling import Filling
+from specdec_openvino.engine.graphs import Compiled, Graphs, Passes
+from specdec_openvino.engine.static_graphs import StaticGraphs
+from specdec_openvino.engine.trial import trial_logits
 from specdec_openvino.options import OpenVINOOptions
-from specdec_openvino.static_graphs import StaticGraphs
-from specdec_openvino.trial import trial_logits
 
 _MOST_STATIC = 4  # sizes of passes that get a graph with static shapes
 _NUM_READ = 48  # tokens before the passes that compare such a graph with the dynamic one

@@ -1,6 +1,6 @@
 """Passes are filled up to few sizes, single tokens where drafts are likely to come back."""
 
-from specdec_openvino.filling import Filling
+from specdec_openvino.engine.filling import Filling
 
 
 def test_the_last_row_has_what_all_lack_of_a_size() -> None:

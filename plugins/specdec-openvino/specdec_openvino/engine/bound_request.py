@@ -7,8 +7,8 @@ import numpy as np
 import openvino as ov
 import torch
 
-from specdec_openvino.blocks import Blocks
-from specdec_openvino.passes import Packed
+from specdec_openvino.engine.blocks import Blocks
+from specdec_openvino.engine.pass_inputs import Packed
 
 _RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from specdec_openvino.attention import LayerShape
-from specdec_openvino.external_weights import Place, Weights
+from specdec_openvino.conversion.attention import LayerShape
+from specdec_openvino.conversion.external_weights import Place, Weights
 
 _SUFFIX = ".conversion"
 _ABANDONED = 24 * 3600  # seconds after which files left by an interrupted process are removed

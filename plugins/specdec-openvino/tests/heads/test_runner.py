@@ -10,8 +10,8 @@ import openvino as ov
 import pytest
 import torch
 from specdec_openvino.backend import OpenVINOBackend
-from specdec_openvino.head_graph import HeadError
-from specdec_openvino.head_runner import OpenVINORunner
+from specdec_openvino.heads.graph import HeadError
+from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
 from specdec.heads.drafting import DraftedTrees, grow
@@ -24,7 +24,7 @@ from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
 
-SUPPORT = Path(__file__).parents[3] / "tests" / "support"
+SUPPORT = Path(__file__).parents[4] / "tests" / "support"
 
 
 @pytest.fixture

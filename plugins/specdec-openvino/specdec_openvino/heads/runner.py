@@ -7,7 +7,7 @@ from torch.nn.functional import embedding
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.pair_head import PairHead
-from specdec_openvino.head_graph import HeadGraph, HeadShape
+from specdec_openvino.heads.graph import HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _FEWEST_SLOTS = 256

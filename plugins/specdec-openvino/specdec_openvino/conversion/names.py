@@ -18,7 +18,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from specdec.models.notes import Notes
-from specdec_openvino.external_weights import tensors_of
+from specdec_openvino.conversion.external_weights import tensors_of
 
 _FORMAT = 8  # version of the files; another number invalidates earlier conversions
 _READ = "*.safetensors", "*.json", "openvino_model.*"  # files of a folder that determine what the model computes

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino import conversion_sources, loading
+from specdec_openvino import loading
+from specdec_openvino.sources import checkpoints
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
@@ -46,7 +47,7 @@ def text_of(model: Any, options: str, proposer: str = "autoregressive") -> list[
 def forbid(patch: pytest.MonkeyPatch) -> None:
     """Neither torch's weights nor nncf can be had from here on."""
     patch.setitem(sys.modules, "nncf", None)  # as if it weren't installed
-    patch.setattr(conversion_sources, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
+    patch.setattr(checkpoints, "load_pretrained", lambda *_: pytest.fail("torch loads it again"))
     patch.setattr(loading, "rounded", lambda *_: pytest.fail("it is rounded again"))
 
 

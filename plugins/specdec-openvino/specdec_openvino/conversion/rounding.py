@@ -11,9 +11,9 @@ import openvino as ov
 
 from specdec import ModelError
 from specdec.errors import in_one_line
-from specdec_openvino.conversion_files import Conversion
-from specdec_openvino.external_weights import Weights, extract_constants
-from specdec_openvino.weight_separation import joined, serialized
+from specdec_openvino.conversion.external_weights import Weights, extract_constants
+from specdec_openvino.conversion.files import Conversion
+from specdec_openvino.conversion.weight_separation import joined, serialized
 
 _NO_GROUPS = -1
 

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specdec_openvino import conversion, conversion_files, conversion_sources, engine, loading
-from specdec_openvino.attention import LayerShape
-from specdec_openvino.conversion_files import Conversion, Facts, path_in
+from specdec_openvino import loading
+from specdec_openvino.conversion import tracing
+from specdec_openvino.conversion.attention import LayerShape
+from specdec_openvino.conversion.files import Conversion, Facts, digest, path_in
+from specdec_openvino.engine.graphs import Compiled, Graphs
+from specdec_openvino.sources import checkpoints
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError
@@ -74,7 +77,7 @@ def forbid_conversion(patch: pytest.MonkeyPatch) -> None:
     def refuse(model: Any) -> Any:
         raise AssertionError("converted again")
 
-    patch.setattr(conversion, "convert", refuse)
+    patch.setattr(tracing, "convert", refuse)
 
 
 @pytest.fixture
@@ -359,7 +362,7 @@ def test_a_folder_is_driven_without_torchs_weights(
     expected = expected_of(AutoModelForCausalLM.from_pretrained(checkpoint))
     assert text_of(str(checkpoint), TOKENIZER) == expected
     forbid_conversion(monkeypatch)
-    monkeypatch.setattr(conversion_sources, "load_pretrained", None)
+    monkeypatch.setattr(checkpoints, "load_pretrained", None)
     assert text_of(str(checkpoint), TOKENIZER) == expected
     (path,) = conversions(home)
     held = Conversion.find(path)
@@ -374,13 +377,13 @@ def test_a_graph_is_compiled_once(
 ) -> None:
     small().save_pretrained(checkpoint)
     compiled = list[object]()
-    make = engine.Compiled.__init__
+    make = Compiled.__init__
 
     def count(self: object, *given: Any) -> None:
         compiled.append(self)
         make(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine.Compiled, "__init__", count)
+    monkeypatch.setattr(Compiled, "__init__", count)
     for start in (1, 2):
         with Generator(
             str(checkpoint), TOKENIZER, backend="openvino", numerics=numerics, proposer="autoregressive"
@@ -393,21 +396,21 @@ def test_what_is_kept_of_nothing_is_no_conversion(tmp_path: Path) -> None:
     header = b'{"facts": {"layers": [{"heads": 1}]}, "sizes": [], "own": []}'
     body = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
     path = path_in(tmp_path, "made")
-    path.write_bytes(conversion_files.digest(body).encode() + body.tobytes())
+    path.write_bytes(digest(body).encode() + body.tobytes())
     assert Conversion.find(path) is None
 
 
 def test_weights_of_16_bits_are_not_held_in_32(
     families: ModuleType, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = list[engine.Compiled]()
-    keep = engine.Graphs.compiled
+    made = list[Compiled]()
+    keep = Graphs.compiled
 
-    def compiled(self: engine.Graphs, *given: Any) -> engine.Compiled:
+    def compiled(self: Graphs, *given: Any) -> Compiled:
         made.append(keep(self, *given))
         return made[-1]
 
-    monkeypatch.setattr(engine.Graphs, "compiled", compiled)
+    monkeypatch.setattr(Graphs, "compiled", compiled)
     model = families.make(*families.TREES["llama"]).bfloat16()
     Generator(model, backend="openvino", numerics="fast", proposer="autoregressive").close()
     wide = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino.conversion_names import name_of_model
+from specdec_openvino.conversion.names import name_of_model
 from transformers import PreTrainedModel
 
 from specdec import Generator

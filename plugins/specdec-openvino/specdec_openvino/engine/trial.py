@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from specdec.layout import Layout
-from specdec_openvino.blocks import Blocks
-from specdec_openvino.engine import Passes
+from specdec_openvino.engine.blocks import Blocks
+from specdec_openvino.engine.graphs import Passes
 
 _STRIDE = 7919  # between tokens
 

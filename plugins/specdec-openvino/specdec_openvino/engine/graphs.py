@@ -13,16 +13,16 @@ from openvino import opset13 as ops
 from specdec import ModelError
 from specdec.errors import is_out_of_memory
 from specdec.layout import Layout
-from specdec_openvino.blocks import Blocks
-from specdec_openvino.bound_request import BoundRequest
-from specdec_openvino.conversion import LOGITS, hidden_name
-from specdec_openvino.conversion_files import Conversion
-from specdec_openvino.external_weights import Weights
-from specdec_openvino.filling import Filling
+from specdec_openvino.conversion.external_weights import Weights
+from specdec_openvino.conversion.files import Conversion
+from specdec_openvino.conversion.tracing import LOGITS, hidden_name
+from specdec_openvino.conversion.weight_separation import joined
+from specdec_openvino.engine.blocks import Blocks
+from specdec_openvino.engine.bound_request import BoundRequest
+from specdec_openvino.engine.filling import Filling
+from specdec_openvino.engine.pass_inputs import pack
+from specdec_openvino.engine.static_graphs import StaticGraphs
 from specdec_openvino.options import OpenVINOOptions, openvino_type
-from specdec_openvino.passes import pack
-from specdec_openvino.static_graphs import StaticGraphs
-from specdec_openvino.weight_separation import joined
 
 _NUM_BYTES_OF_RAW = 2
 # Inputs with a number for each row, or one more: their sizes in a pass over one row.

@@ -16,16 +16,16 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from specdec import ModelError
 from specdec.errors import in_one_line
-from specdec_openvino.attention import ROWS, LayerShape, describe
-from specdec_openvino.conversion import FIRST, LOGITS, name_inputs
-from specdec_openvino.conversion_files import Conversion, Facts
-from specdec_openvino.conversion_names import name_of_folder
-from specdec_openvino.conversion_sources import ModelFolder, Prove
-from specdec_openvino.engine import Graphs
-from specdec_openvino.export_proof import PlainExport
-from specdec_openvino.external_weights import LEAST_OWN, Checkpoint, Place, extract_constants
+from specdec_openvino.conversion.attention import ROWS, LayerShape, describe
+from specdec_openvino.conversion.external_weights import LEAST_OWN, Checkpoint, Place, extract_constants
+from specdec_openvino.conversion.files import Conversion, Facts
+from specdec_openvino.conversion.names import name_of_folder
+from specdec_openvino.conversion.tracing import FIRST, LOGITS, name_inputs
+from specdec_openvino.conversion.weight_separation import serialized
+from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.options import OpenVINOOptions
-from specdec_openvino.weight_separation import serialized
+from specdec_openvino.sources.checkpoints import ModelFolder, Prove
+from specdec_openvino.sources.export_proof import PlainExport
 
 GRAPH, WEIGHTS = "openvino_model.xml", "openvino_model.bin"
 _LFS = b"version https://git-lfs"

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specdec_openvino.blocks import BlockRow
-from specdec_openvino.passes import pack
+from specdec_openvino.engine.blocks import BlockRow
+from specdec_openvino.engine.pass_inputs import pack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec import DraftTree

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from specdec_openvino.static_graphs import StaticGraphs
+from specdec_openvino.engine.static_graphs import StaticGraphs
 
 from specdec import ModelError
 

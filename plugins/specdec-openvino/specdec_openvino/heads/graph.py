@@ -16,12 +16,12 @@ from specdec.errors import in_one_line
 from specdec.heads.config import PairHeadConfig
 from specdec.heads.pair_head import PairHead, Product, fused
 from specdec.models.gradients import without_autocast
-from specdec_openvino.conversion import CONVERTING, translated
-from specdec_openvino.engine import narrow
-from specdec_openvino.external_weights import bytes_of, extract_constants, insert_constants
+from specdec_openvino.conversion.external_weights import bytes_of, extract_constants, insert_constants
+from specdec_openvino.conversion.tracing import CONVERTING, translated
+from specdec_openvino.conversion.weight_separation import serialized
+from specdec_openvino.conversion.widening import mark_decompressions
+from specdec_openvino.engine.graphs import narrow
 from specdec_openvino.options import OpenVINOOptions, openvino_type
-from specdec_openvino.weight_separation import serialized
-from specdec_openvino.widening import mark_decompressions
 
 _MOST = torch.iinfo(torch.int8).max
 OUTPUTS = "next_features", "new_keys", "new_values", "log_probs", "draft_ids"  # no ids of the whole vocabulary

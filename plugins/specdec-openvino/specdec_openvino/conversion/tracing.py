@@ -26,9 +26,9 @@ from specdec.models.gradients import without_autocast
 from specdec.models.notes import lock_of
 from specdec.probes.experts import batched_experts
 from specdec.weights.packing import packed_weights, unpack
-from specdec_openvino import attention
-from specdec_openvino.attention import ROWS, LayerShape, Tracing
-from specdec_openvino.widening import widen
+from specdec_openvino.conversion import attention
+from specdec_openvino.conversion.attention import ROWS, LayerShape, Tracing
+from specdec_openvino.conversion.widening import widen
 
 LOGITS = "logits"
 FIRST = "input_ids", "position_ids", "columns"

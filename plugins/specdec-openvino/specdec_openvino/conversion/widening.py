@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import openvino as ov
 from openvino import opset13 as ops
 
-from specdec_openvino.external_weights import PREFIX
+from specdec_openvino.conversion.external_weights import PREFIX
 
 _NARROW = ov.Type.bf16, ov.Type.f16
 

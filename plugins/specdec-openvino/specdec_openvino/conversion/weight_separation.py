@@ -9,11 +9,11 @@ import openvino as ov
 import torch
 
 from specdec import ModelError
-from specdec_openvino.attention import describe
-from specdec_openvino.conversion import Converted
-from specdec_openvino.conversion_files import Conversion, Facts, digest
-from specdec_openvino.external_weights import Weights, extract_constants, insert_constants
-from specdec_openvino.widening import mark_decompressions
+from specdec_openvino.conversion.attention import describe
+from specdec_openvino.conversion.external_weights import Weights, extract_constants, insert_constants
+from specdec_openvino.conversion.files import Conversion, Facts, digest
+from specdec_openvino.conversion.tracing import Converted
+from specdec_openvino.conversion.widening import mark_decompressions
 
 
 def separate_weights(converted: Converted, weights: Weights, **facts: Any) -> tuple[Conversion, dict[str, np.ndarray]]:

@@ -8,13 +8,13 @@ from typing import Any
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
 from specdec.models.loading import load_pretrained
-from specdec_openvino.conversion import Converted, convert_checked
-from specdec_openvino.conversion_files import Conversion
-from specdec_openvino.conversion_names import name_of_file, name_of_folder
-from specdec_openvino.engine import Graphs
-from specdec_openvino.external_weights import Checkpoint, Weights, weights_of
+from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
+from specdec_openvino.conversion.files import Conversion
+from specdec_openvino.conversion.names import name_of_file, name_of_folder
+from specdec_openvino.conversion.tracing import Converted, convert_checked
+from specdec_openvino.conversion.weight_separation import separate_weights
+from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.weight_separation import separate_weights
 
 Prove = Callable[[Any, Graphs], None]  # compares a conversion with the model's own forward; raises a ModelError
 

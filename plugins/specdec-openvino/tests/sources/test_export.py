@@ -15,12 +15,13 @@ import numpy as np
 import openvino as ov
 import pytest
 import torch
-from specdec_openvino import export, export_proof, loading
+from specdec_openvino import loading
 from specdec_openvino.backend import OpenVINOBackend
-from specdec_openvino.conversion_files import Conversion
-from specdec_openvino.conversion_sources import CheckpointFolder
-from specdec_openvino.export import Export
+from specdec_openvino.conversion.files import Conversion
 from specdec_openvino.model import OpenVINOModel
+from specdec_openvino.sources import export, export_proof
+from specdec_openvino.sources.checkpoints import CheckpointFolder
+from specdec_openvino.sources.export import Export
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError

@@ -1,0 +1,1 @@
+"""Trained heads: their graphs, and their passes while drafting."""

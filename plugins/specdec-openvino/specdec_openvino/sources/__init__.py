@@ -1,0 +1,1 @@
+"""Files that conversions are made from: safetensors and GGUF checkpoints, and exports by optimum-intel."""
