@@ -34,7 +34,13 @@ PAGES |= {
     for path in (ROOT / "benchmarks/notebook").glob("*.md")
 }
 GENERATED = "source.md", "source/results.md"
-SOURCES = "specdec/**/*.py", "plugins/*/*.py", "plugins/*/specdec_*/*.py", "benchmarks/**/*.py", "benchmarks/results/*"
+SOURCES = (
+    "specdec/**/*.py",
+    "plugins/*/*.py",
+    "plugins/*/specdec_*/**/*.py",
+    "benchmarks/**/*.py",
+    "benchmarks/results/*",
+)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 log = logging.getLogger("mkdocs.hooks")

@@ -15,8 +15,8 @@ LOOP = (
 )
 
 
-def module_name(path: Path) -> str:
-    parts = ("specdec", *path.relative_to(PACKAGE).with_suffix("").parts)
+def module_name(path: Path, package: Path = PACKAGE) -> str:
+    parts = (package.name, *path.relative_to(package).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -1,11 +1,16 @@
-"""The floors of the package: no import leads upward or in a circle; files are short, and the root has few."""
+"""The floors of specdec and the OpenVINO plug-in: no import leads upward or in a circle; files and roots are small."""
 
 import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
-from tests.test_imports import FILES, IMPORTS, PACKAGE, named_by
+import pytest
 
+from tests.test_imports import FILES, IMPORTS, PACKAGE, imported_by, module_name, named_by
+
+OPENVINO = Path(__file__).parents[1] / "plugins" / "specdec-openvino" / "specdec_openvino"
+ALL_FILES = FILES | {module_name(path, OPENVINO): path for path in sorted(OPENVINO.rglob("*.py"))}
 # From the ground up, a line per floor. A room may import those on the floors below, and none on its own.
 FLOORS = """
 errors
@@ -33,10 +38,24 @@ auditing chat in_transformers loadtest pictures serving side_by_side testing
 cli
 __main__
 """
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS.splitlines()) for room in rooms.split()}
+OPENVINO_FLOORS = """
+conversion
+options
+engine
+heads model sources
+loading preference
+backend
+"""
 MOST_AT_THE_ROOT = 12
 MOST_LINES = 300
 LONGER = {"specdec.tree"}  # one class, whose checks read its private index
+
+
+def floors_of(text: str) -> dict[str, int]:
+    return {room: floor for floor, rooms in enumerate(text.splitlines()) for room in rooms.split()}
+
+
+FLOOR_OF = floors_of(FLOORS)
 
 
 def room_of(module: str) -> str:
@@ -44,8 +63,8 @@ def room_of(module: str) -> str:
 
 
 def targets(module: str, names: set[str]) -> set[str]:
-    """The package's other modules among the names that a module imports."""
-    return names & FILES.keys() - {module, "specdec"}
+    """The other modules among the names that a module imports, without the packages' roots."""
+    return names & ALL_FILES.keys() - {module, PACKAGE.name, OPENVINO.name}
 
 
 def at_the_top(block: list[ast.stmt]) -> Iterator[str]:
@@ -57,21 +76,27 @@ def at_the_top(block: list[ast.stmt]) -> Iterator[str]:
             yield from named_by(node)
 
 
-def test_no_import_leads_to_a_room_above_or_on_the_same_floor() -> None:
-    arrows = {(module, name) for module, names in IMPORTS.items() for name in targets(module, names)}
-    assert {room_of(module) for module in FILES if module != "specdec"} == FLOOR_OF.keys()
-    assert len(arrows) > 1000
+@pytest.mark.parametrize(
+    ("package", "floor_of", "least"),
+    [("specdec", FLOOR_OF, 1000), ("specdec_openvino", floors_of(OPENVINO_FLOORS), 60)],
+)
+def test_no_import_leads_to_a_room_above_or_on_the_same_floor(
+    package: str, floor_of: dict[str, int], least: int
+) -> None:
+    inside = {module: path for module, path in ALL_FILES.items() if module.startswith(f"{package}.")}
+    imports = {module: IMPORTS[module] if module in IMPORTS else imported_by(path) for module, path in inside.items()}
+    arrows = {(module, name) for module, names in imports.items() for name in targets(module, names) & inside.keys()}
+    assert {room_of(module) for module in inside} == floor_of.keys()
+    assert len(arrows) > least
     assert {
         (module, name)
         for module, name in arrows
-        if module != "specdec"
-        and room_of(module) != room_of(name)
-        and FLOOR_OF[room_of(module)] <= FLOOR_OF[room_of(name)]
+        if room_of(module) != room_of(name) and floor_of[room_of(module)] <= floor_of[room_of(name)]
     } == set()
 
 
 def test_no_imports_lead_in_a_circle() -> None:
-    bodies = {module: ast.parse(path.read_text(encoding="utf-8")).body for module, path in FILES.items()}
+    bodies = {module: ast.parse(path.read_text(encoding="utf-8")).body for module, path in ALL_FILES.items()}
     graph = {module: targets(module, set(at_the_top(body))) for module, body in bodies.items()}
     try:
         TopologicalSorter(graph).prepare()
@@ -79,10 +104,11 @@ def test_no_imports_lead_in_a_circle() -> None:
         raise AssertionError(f"circle: {' ← '.join(error.args[1])}") from None
 
 
-def test_the_root_has_few_modules() -> None:
-    assert len(list(PACKAGE.glob("*.py"))) <= MOST_AT_THE_ROOT
+@pytest.mark.parametrize("package", [PACKAGE, OPENVINO])
+def test_the_root_has_few_modules(package: Path) -> None:
+    assert len(list(package.glob("*.py"))) <= MOST_AT_THE_ROOT
 
 
 def test_files_are_short() -> None:
-    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in FILES.items()}
+    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in ALL_FILES.items()}
     assert {module: count for module, count in lines.items() if count > MOST_LINES}.keys() == LONGER

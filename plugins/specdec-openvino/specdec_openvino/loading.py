@@ -1,4 +1,4 @@
-"""Makes graphs from a model, a folder or a hub name, and compares them with the model on this device."""
+"""The graphs of a model object, a folder or a hub name: from the cache, or converted and compared with the model."""
 
 from contextlib import suppress
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""A model that exists only as an OpenVINO graph, so its weights are in memory only once."""
+"""The model of a generator that was opened by name: OpenVINO graphs without torch modules, so weights are held once."""
 
 from dataclasses import dataclass
 from pathlib import Path

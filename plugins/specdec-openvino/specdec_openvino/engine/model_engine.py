@@ -1,4 +1,4 @@
-"""A model's graphs with the options to compile them with: the passes of a backend, and of its graphs on trial."""
+"""Makes a backend's passes from a model's graphs and its options, and proves graphs with static shapes before use."""
 
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,4 +1,7 @@
-"""Sources of conversions, if the model is given by name: a folder of safetensors files, or a GGUF file."""
+"""Files that a model given by name is converted from: their contract, and the two kinds that torch loads.
+
+These are folders of safetensors files, and GGUF files; ``export`` has those that OpenVINO reads itself.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
