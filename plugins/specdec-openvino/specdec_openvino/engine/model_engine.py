@@ -1,4 +1,4 @@
-"""Makes a backend's passes from a model's graphs and its options, and proves graphs with static shapes before use."""
+"""Makes a backend's passes from a model's graphs and options; a graph compiled while decoding is compared first."""
 
 from dataclasses import dataclass, replace
 from functools import partial
