@@ -117,7 +117,8 @@ def _export(layout: "Layout", path: Path, text: "TrainingText", script: "Script"
     from specdec.training.text_export import write_text
 
     write_text(path, layout, text, script, tokenizer)
-    return f"{path}: {len(text):,} documents, {text.num_answer_tokens:,} answer tokens, for {layout.value}"
+    documents = "1 document" if len(text) == 1 else f"{len(text):,} documents"
+    return f"{path}: {documents}, {text.num_answer_tokens:,} answer tokens, for {layout.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +164,11 @@ class _Commands:
 
 def _print(console: Console, head: "TrainedHead", commands: _Commands) -> None:
     shown = head.acceptance
-    depths = ", ".join(f"{share:.2f}" for share in shown.chain)
+    depths = ", ".join(f"{share:.0%}" for share in shown.chain)
     ended = "interrupted; the best head so far" if head.is_interrupted else "the best head"
     console.print(
-        f"{ended}: {shown.tokens_per_step:.2f} tokens per step on held-out text by a chain of {len(shown.chain)} "
-        f"(accepted by depth: {depths})",
+        f"{ended}: {shown.tokens_per_step:.2f} tokens per step (chain of {len(shown.chain)} draft tokens, held-out "
+        f"text); accepted by depth: {depths}",
         soft_wrap=True,
     )
     if head.is_interrupted:

@@ -23,11 +23,11 @@ def curves(run: Run) -> list[Plot]:
 
 def _loss(run: Run) -> tuple[Any, Plot]:
     title = "Loss"
-    figure, axes = one_axes(title, "updates", "cross-entropy of all unrolled steps", _HEIGHT)
+    figure, axes = one_axes(title, "updates", "cross-entropy", _HEIGHT)
     axes.plot(*zip(*run.losses, strict=True), color=COLOURS[0], linewidth=1.2, marker=".", markersize=4)
     caption = (
-        "Of single batches. An EAGLE-3 head's rises where a third unrolled step is added, as the learning rates begin "
-        "to fall."
+        "Each point is the mean over all updates since the point before. An EAGLE-3 head's loss rises where a third "
+        "unrolled step is added to it, when the learning rates begin to fall."
     )
     return figure, Plot(title, "", caption)
 
@@ -43,7 +43,10 @@ def _acceptance(run: Run) -> tuple[Any, Plot]:
     _mark_best(axes, run)
     axes.set_ylim(0)
     key = tuple((glyph, colour, f"token {depth + 1}") for depth, (colour, _, glyph) in enumerate(styles))
-    caption = "Share of positions of held-out text whose draft is right up to this token. The line is the head kept."
+    caption = (
+        "Share of positions of held-out text at which all draft tokens up to this one are right. The dashed line marks "
+        "the head that was kept."
+    )
     return figure, Plot(title, "", caption, key)
 
 
@@ -54,7 +57,8 @@ def _tokens_per_step(run: Run) -> tuple[Any, Plot]:
     axes.plot(*zip(*points, strict=True), color=COLOURS[0], marker="s", markersize=4, linewidth=1.2, clip_on=False)
     _mark_best(axes, run)
     axes.set_ylim(1.0, max(1.5, axes.get_ylim()[1]))
-    return figure, Plot(title, "", "A chain of drafts as long as the depths above. Plain decoding has 1.")
+    depth = len(run.evaluations[0][1].chain)
+    return figure, Plot(title, "", f"Chains of {depth} draft tokens. Plain decoding has 1.")
 
 
 def _mark_best(axes: Any, run: Run) -> None:

@@ -15,6 +15,7 @@ from specdec.machine.facts import machine_facts
 from specdec.pictures.training_figures import curves
 from specdec.training import TrainedHead
 from specdec.training.disk import writing_to
+from specdec.training.progress import rounded
 
 _NEW_TOKENS = 64
 _WITHOUT, _WITH = "auto without the head", "auto with the head"
@@ -84,6 +85,7 @@ def write_training_report(
         .get_template("training.html.j2")
         .render(
             head=head,
+            num_answer_tokens=rounded(head.num_answer_tokens, 3),
             comparison=comparison,
             speeds="" if comparison is None else _speeds(comparison),
             styles=styles,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.training.progress import Plan, TrainingPlan
+from specdec.training.progress import Plan, TrainingPlan, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ConsistencyPlan(TrainingPlan):
 
     def lines(self, plan: Plan) -> list[str]:
         return [
-            f"training: all weights of a copy of the model, for {plan.training_minutes:.3g} minutes; that which Jacobi "
-            f"decoding with {self.block_size} guesses decodes in fewest steps on held-out text is kept",
+            f"training: all weights of a copy of the model, for {rounded(plan.training_minutes, 2)} minutes; the copy "
+            f"with most tokens per step is kept (Jacobi decoding with {self.block_size} guesses, held-out text)",
             f"this makes another model, in {self.folder}, which writes other texts; the given model stays as it is",
         ]

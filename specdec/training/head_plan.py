@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.training.acceptance_curves import CURVES, Point
-from specdec.training.progress import Plan, TrainingPlan
+from specdec.training.progress import Plan, TrainingPlan, rounded
 
 _MEASURED = "eagle3"  # the kind whose growth with the text is known
 _MOST_MINUTES = 2 * 24 * 60  # that are worth naming
@@ -27,8 +27,8 @@ class HeadPlan(TrainingPlan):
 
     def lines(self, plan: Plan) -> list[str]:
         training = (
-            f"training: {self.label} for {plan.training_minutes:.3g} minutes; the best by accepted length on held-out "
-            "text is kept"
+            f"training: {self.label} for {rounded(plan.training_minutes, 2)} minutes; the best by accepted length on "
+            "held-out text is kept"
         )
         if self.strategy != _MEASURED:
             return [*self.reasons, training]
@@ -51,19 +51,20 @@ def _expectation(num_answer_tokens: int, minutes_for_least: float) -> str:
         num_answer_tokens: of the text.
         minutes_for_least: minutes in which a run has the least text that was measured.
     """
+    measure, plain = "tokens per step (chain of 5 draft tokens, held-out text)", "plain decoding has 1"
     reached = [point for point in CURVES[_MEASURED] if point.num_answer_tokens <= num_answer_tokens]
     if reached:
         found = reached[-1]
         return (
-            f"about {found.tree:.1f} tokens per step in trees of 8 nodes, where plain decoding has 1: SmolLM2's head "
-            f"reached that after {_millions(found)}, and 0.2 more after each doubling; larger models may gain more"
+            f"about {found.held_out:.1f} {measure}, as SmolLM2's head reached after {_millions(found)}; {plain}, and "
+            "larger models may gain more"
         )
     least, remedy = CURVES[_MEASURED][0], ""
     if minutes_for_least <= _MOST_MINUTES:
-        remedy = f"; give about --minutes {math.ceil(minutes_for_least)} for that"
+        remedy = f" (give about --minutes {math.ceil(minutes_for_least)})"
     return (
-        f"little: the least text that a head was measured with is {_millions(least)}, after which SmolLM2's head "
-        f"reached {least.tree:.1f} tokens per step in trees of 8 nodes, where plain decoding has 1{remedy}"
+        f"fewer than {least.held_out:.1f} {measure}, which SmolLM2's head reached after {_millions(least)}{remedy}; "
+        f"{plain}"
     )
 
 

@@ -10,6 +10,7 @@ from specdec.training.base import HeadTraining
 from specdec.training.draft_costs import DraftCosts, measure_draft_costs
 from specdec.training.head_plan import HeadPlan
 from specdec.training.kinds import KINDS
+from specdec.training.progress import rounded
 
 _FALLBACK = "eagle3"
 
@@ -35,7 +36,7 @@ class Prediction:
     def __str__(self) -> str:
         return (
             f"{KINDS[self.kind].label}: {self.speed:.2f} times as fast as plain decoding, {self.tokens_per_step:.2f} "
-            f"tokens per step in chains of {self.num_draft_tokens}, drafted in {self.draft_cost:.0%} of a step"
+            f"tokens per step on prompts (chain of {self.num_draft_tokens}), drafted in {self.draft_cost:.0%} of a step"
         )
 
 
@@ -47,9 +48,8 @@ def predict_speeds(costs: DraftCosts, num_answer_tokens: int) -> list[Prediction
         num_answer_tokens: of the text that the heads are trained on.
 
     >>> costs = DraftCosts([1.1, 1.2], {"eagle3": [0.1, 0.2], "medusa": [0.1, 0.1]})
-    >>> print(*predict_speeds(costs, 2_500_000), sep="\\n")
-    an EAGLE-3 head: 1.29 times as fast as plain decoding, 1.81 tokens per step in chains of 2, drafted in 20% of a step
-    Medusa heads: 1.10 times as fast as plain decoding, 1.32 tokens per step in chains of 1, drafted in 10% of a step
+    >>> [(each.kind, round(each.speed, 2), each.num_draft_tokens) for each in predict_speeds(costs, 2_500_000)]
+    [('eagle3', 1.29, 2), ('medusa', 1.1, 1)]
     """
     return sorted((_fastest(kind, costs, num_answer_tokens) for kind in costs.drafts), key=lambda each: -each.speed)
 
@@ -103,9 +103,11 @@ class KindChoice:
 def _lines(predictions: Sequence[Prediction], num_answer_tokens: int) -> list[str]:
     best, *others = predictions
     nearest = nearest_measured(num_answer_tokens)
-    amount = "as much text" if nearest == num_answer_tokens else f"{nearest:,} answer tokens, the nearest measured"
+    measured = f"{rounded(nearest, 3)} answer tokens, the nearest measured"
+    amount = "as much text" if nearest == num_answer_tokens else measured
     return [
         f"kind: {best}",
         *(f"not {other}" for other in others),
-        f"predicted with SmolLM2's acceptance after {amount}, and steps and drafts as timed here; --kind overrides",
+        f"predicted from SmolLM2's acceptance after {amount}, with steps and drafts timed on this machine; --kind "
+        "overrides it",
     ]

@@ -96,11 +96,9 @@ class Trainer:
             best = self._evaluate(run, 0, best)
             save(self._state(run, best, optimizer))
             watch(run)
-        due = [share for share in settings.evaluated_at() if share > done]
+        due, recent = [share for share in settings.evaluated_at() if share > done], list[torch.Tensor]()
         for batch in self._with_states(rows, run.num_updates, is_repeated=seconds is not None):
-            loss = self._update(batch, optimizer, run.num_updates, done)
-            if run.num_updates % max(1, count // 20) == 0:
-                run.losses.append((run.num_updates, loss.item()))
+            recent.append(self._update(batch, optimizer, run.num_updates, done).detach())
             run.num_updates += 1
             run.num_tokens += batch.rows.tokens.numel()
             run.num_answer_tokens += batch.num_answer_tokens
@@ -108,6 +106,8 @@ class Trainer:
             done = run.share(count, seconds)
             if due and done >= due[0]:
                 due = [share for share in due if share > done]
+                run.losses.append((run.num_updates, torch.stack(recent).mean().item()))
+                recent.clear()
                 best = self._evaluate(run, run.num_updates, best)
                 save(self._state(run, best, optimizer))
             watch(run)

@@ -207,18 +207,20 @@ class _Writing:
         self._own, self._rollout, self._watch, self._run_began = own, rollout, watch, run_began
         self._training = training
         self._settings = settings = own.settings
-        self._began = self._saved = watch.clock()
+        self._began = self._first_step = self._saved = watch.clock()
         self._num_before = own.text.num_answer_tokens
         self._seconds, self._has_plan = settings.text_seconds - own.seconds, False
 
     def goes_on(self, rollout: Rollout) -> bool:
         now, steps = self._watch.clock(), len(rollout.records.steps)
         if not steps:
+            self._first_step = now  # the prefix is in the cache: its passes have warmed the model up
             return True
         num_new, seconds = rollout.records.num_answer_tokens(), now - self._began
         self._check_answers(rollout, num_new, steps)
-        if not self._has_plan and seconds >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
-            self._plan(rollout, steps / max(seconds, 1e-9))
+        measured = now - self._first_step
+        if not self._has_plan and measured >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
+            self._plan(rollout, steps / max(measured, 1e-9))
         if now - self._saved >= min(_SECONDS_PER_SAVE, self._settings.text_seconds / _FEWEST_SAVES):
             self._own.save(rollout, now - self._run_began)
             self._saved = now
@@ -232,7 +234,8 @@ class _Writing:
         rate = steps_per_second * self._rollout.num_rows * self._rollout.answer_tokens / cycle
         self._has_plan = True
         self._seconds = max(0.0, self._seconds - self._own.num_at_begin / rate)
-        num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * self._seconds)
+        seconds = max(0.0, self._seconds - (self._first_step - self._began))
+        num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * seconds)
         text_minutes, spent = self._seconds / 60, (self._began - self._run_began) / 60
         minutes = max(0.0, self._settings.minutes - spent - text_minutes)
         source, training = rollout.script.description, self._training and self._training(num_wanted)

@@ -1,9 +1,22 @@
 """The plan and the progress of a training run."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+
+
+def rounded(value: float, digits: int) -> str:
+    """Return a number above 0 rounded to its first ``digits`` digits.
+
+    >>> rounded(1_170_947, 3), rounded(541_318, 2), rounded(35.94, 2)
+    ('1.17 million', '540,000', '36')
+    """
+    if value <= 0:
+        return "0"
+    value = round(value, digits - 1 - math.floor(math.log10(value)))
+    return f"{value / 1e6:,g} million" if value >= 1e6 else f"{value:,g}"
 
 
 class TrainingPlan(ABC):
@@ -23,7 +36,7 @@ class Plan:
     Attributes:
         num_answer_tokens: of the text, including what was written before.
         num_written: answer tokens that were written before.
-        tokens_per_second: measured while the first ones were written; 0 if none have to be written.
+        tokens_per_second: of answers of full length, by the first steps after the prefix; 0 if none have to be written.
         text_minutes: time for the text.
         training_minutes: time for the training that follows.
         source: what the model writes, in words.
@@ -44,11 +57,12 @@ class Plan:
 
     def _text(self) -> str:
         if not self.tokens_per_second:
-            return f"text: {self.num_answer_tokens:,} answer tokens, all of them written before"
-        before = f", {self.num_written:,} of them written before" if self.num_written else ""
+            return f"text: {rounded(self.num_answer_tokens, 3)} answer tokens, all of them written before"
+        before = f", {rounded(self.num_written, 3)} of them written before" if self.num_written else ""
         return (
-            f"text: the model writes {self.source}: about {self.num_answer_tokens:,} answer tokens in "
-            f"{self.text_minutes:.3g} minutes, at {self.tokens_per_second:,.0f} tokens/s{before}"
+            f"text: the model writes {self.source}: about {rounded(self.num_answer_tokens, 2)} answer tokens in "
+            f"{rounded(self.text_minutes, 2)} minutes, at {rounded(self.tokens_per_second, 2)} tokens/s, fewer if "
+            f"answers end early{before}"
         )
 
 
@@ -58,7 +72,7 @@ class Progress:
 
     Attributes:
         stage: "text" or "training".
-        num_answer_tokens: written or trained on so far, repetitions included.
+        num_answer_tokens: written or trained on so far, repetitions included; 0 before the first one.
         tokens_per_second: answer tokens.
         seconds_left: until the whole run ends.
         tokens_per_step: accepted length of the best head so far, by a chain of five on held-out text; 0 without one.
@@ -73,8 +87,11 @@ class Progress:
     def line(self) -> str:
         """Return the state in a line."""
         minutes, seconds = divmod(int(max(0.0, self.seconds_left)), 60)
-        best = f", best so far {self.tokens_per_step:.2f} tokens per step" if self.tokens_per_step else ""
-        done = f"{self.num_answer_tokens:,} answer tokens, {self.tokens_per_second:,.0f}/s"
+        best = (
+            f", best so far {self.tokens_per_step:.2f} tokens per step on held-out text" if self.tokens_per_step else ""
+        )
+        rate = f", {self.tokens_per_second:,.0f}/s" if self.tokens_per_second >= 1 else ""
+        done = f"{self.num_answer_tokens:,} answer tokens{rate}" if self.num_answer_tokens else "starting"
         return f"{self.stage}: {done}, {minutes}:{seconds:02} left{best}"
 
 

@@ -15,7 +15,7 @@ class Run:
         num_tokens: tokens trained on, prompts and padding included.
         num_answer_tokens: tokens of answers trained on.
         seconds: spent, evaluations included.
-        losses: (update, loss) now and then.
+        losses: (update, mean loss of the updates since the last evaluation), at each evaluation after updates.
         evaluations: (update, acceptance), the last of which is the end's.
         best: the update after which the head that was kept was evaluated.
         num_updates: updates so far.

@@ -42,14 +42,13 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
         "train", "head", "--model", "demo", "--minutes", "60", "--out", str(tmp_path), "--seed", "3", "--no-report"
     )
     assert code == 0
-    assert "text: the model writes answers: about 600,000 answer tokens in 24 minutes, at 400 tokens/s" in out
-    assert "to expect: about 1.8 tokens per step in trees of 8 nodes" in out
-    assert "SmolLM2's head reached that after 0.5 million answer tokens" in out
-    assert "1.70 tokens per step on held-out text by a chain of 2 (accepted by depth: 0.50, 0.20)" in out
+    assert "text: the model writes answers: about 600,000 answer tokens in 24 minutes, at 400 tokens/s, fewer if" in out
+    assert "to expect: about 1.8 tokens per step (chain of 5 draft tokens, held-out text), as SmolLM2's head" in out
+    assert "1.70 tokens per step (chain of 2 draft tokens, held-out text); accepted by depth: 50%, 20%" in out
     assert f"use it: --proposer auto+eagle3:head={tmp_path}" in out
     strategies = f"auto:head=false auto+eagle3:head={tmp_path} eagle3:head={tmp_path}"
     assert f"compare: specdec compare {strategies} --model demo\n" in out
-    assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step\n"
+    assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step on held-out text\n"
     assert (given["settings"].minutes, given["settings"].seed, given["resume"]) == (60.0, 3, False)
     assert given["settings"].kind is None
 
@@ -93,7 +92,7 @@ def test_exported_text_is_written_without_training(
     monkeypatch.setattr(training, "write_own_text", lambda *_: written)
     code, out, _ = run("train", "head", "--model", "demo", "--export", "speculators", str(tmp_path / "text.jsonl"))
     assert (code, given) == (0, {})
-    assert "1 documents, 3 answer tokens, for speculators" in out.replace("\n", "")
+    assert "1 document, 3 answer tokens, for speculators" in out.replace("\n", "")
     assert json.loads((tmp_path / "text.jsonl").read_text(encoding="utf-8")) == {
         "input_ids": [0, 1, 2, 3, 4],
         "loss_mask": [0, 0, 1, 1, 1],

@@ -37,7 +37,8 @@ def titles(text: str) -> list[str | None]:
 
 def test_it_shows_the_runs_curves_and_the_measured_speeds(tmp_path: Path) -> None:
     text = page(tmp_path, build({"auto without the head": 1.5, "auto with the head": 2.0}))
-    assert "1.75 tokens per step" in text
+    assert "1.75 tokens per step (chain of 2 draft tokens, held-out text)" in text
+    assert "trained on 123,000 answer tokens of the model's own text" in text
     assert [*CURVES, "Tokens per step by category", "Speed-up over plain decoding"] == titles(text)
     assert re.search(r"accepted with all before</th><td>50 %</td><td>25 %</td>", text)
     assert "With the head, auto decodes 2.00 times as fast as plain decoding; without it, 1.50 times." in text

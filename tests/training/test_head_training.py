@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -121,8 +122,12 @@ def test_a_plan_comes_before_text_and_training(made: tuple[TrainedHead, Seen]) -
     assert lengths == sorted(lengths)
     assert lengths[-1] == head.acceptance.tokens_per_step > lengths[0] > 1.1
     assert "free text, as there is no chat template" in plan.lines()[0]
-    assert "reached 1.7 tokens per step" in plan.lines()[-1]
+    assert "fewer than 1.8 tokens per step (chain of 5 draft tokens, held-out text)" in plan.lines()[-1]
     assert "give about --minutes" in plan.lines()[-1]
+    # A reading of the clock after 16 steps, the first one after the prefix; half of them write answers.
+    assert plan.tokens_per_second == pytest.approx(16 / TICK * SETTINGS.num_rows / 2)
+    first = next(each for each in seen.reports if each.stage == "training")
+    assert re.fullmatch(r"training: starting, \d+:\d\d left, best so far \d\.\d\d tokens .*", first.line())
 
 
 def test_the_folder_has_the_published_layout_and_a_card(made: tuple[TrainedHead, Seen]) -> None:
