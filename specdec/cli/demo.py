@@ -1,6 +1,5 @@
 """``specdec demo``: transformers' ``generate`` and specdec on three questions, and a verdict."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,15 +121,13 @@ def _prepared(name: str, console: Console) -> _Prepared:
 
 
 def _generators(name: str) -> tuple[Any, Any]:
-    """specdec with default settings, and the same engine without drafts in fast numerics, which is its fastest."""
+    """specdec with default settings, and without drafts in the same numerics."""
     from specdec.generator import Generator
 
     model, tokenizer = ModelChoice(model=name).load()
     with status("preparing specdec (longer the first time)"):
         ours = Generator(model, tokenizer)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "decoding with fast numerics", UserWarning)
-            plain = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
+        plain = Generator(model, tokenizer, proposer="autoregressive", numerics=ours.numerics.mode)
     return ours, plain
 
 
@@ -159,7 +156,8 @@ class _Show:
             prompts = [question.encoded(shown.tokenizer) for question in shown.questions]
             agreements = [self._agreements(prompts, theirs, each) for each in (ours, plain)]
         kinds = tuple(question.kind for question in shown.questions)
-        return Measured(kinds, theirs, plain, ours, shown.engine, *agreements)
+        numerics = shown.specdec.generator.numerics.mode
+        return Measured(kinds, theirs, plain, ours, shown.engine, numerics, *agreements)
 
     def _agreements(
         self, prompts: list[list[int]], expected: "tuple[Answer, ...]", found: "tuple[Answer, ...]"

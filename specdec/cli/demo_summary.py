@@ -36,8 +36,8 @@ def conclude(console: Console, measured: "Measured", name: str) -> None:
         say_line(console, f"{line} run it again on a quiet machine before you rely on these figures.", "yellow")
     say_line(
         console,
-        "Each answered once, alone, after a warm-up; seconds include prefill; without drafts in fast numerics, which "
-        "is fastest. On your own prompts, repeated and with confidence intervals:",
+        f"Each answered once, alone, after a warm-up; seconds include prefill; specdec with and without drafts in "
+        f"{measured.numerics} numerics. On your own prompts, repeated and with confidence intervals:",
         "dim",
     )
     say_line(console, f"  specdec compare auto --model {name} --prompts FILE", "dim")

@@ -26,6 +26,7 @@ from specdec.requests.prompts import encode
 from specdec.runtime.backend_choice import read_model, why_torch
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
+from specdec.weights.pack_model import Weights
 
 
 class ComparisonSession:
@@ -73,7 +74,7 @@ class ComparisonSession:
                 plain,
                 self.settings,
             ),
-            model=model_facts(self.model) | {"weights": f"weights {plain.weights}"},
+            model=model_facts(self.model) | {"engine": f"decoded with {_engine(plain.weights)}"},
             machine=machine_facts(),
         )
 
@@ -171,6 +172,11 @@ class ComparisonSession:
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
         examine_differences(comparison, self.generators, self.settings)
         return comparison
+
+
+def _engine(weights: Weights) -> str:
+    """Return what runs the model's passes, and how torch has its weights."""
+    return weights.engine if weights.engine != "torch" else f"torch, weights {weights}"
 
 
 def open_by_name(

@@ -18,8 +18,9 @@ NOTHING_FAILED: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ChosenBackend:
-    """A backend's class with its options."""
+    """A backend's name and class with its options."""
 
+    name: str
     cls: type[Backend]
     options: BackendOptions
 
@@ -151,10 +152,10 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
     if not isinstance(given, str):
         raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
     if given != "auto":
-        return ChosenBackend(*registry.backend(given))
+        return ChosenBackend(given.partition(":")[0].strip(), *registry.backend(given))
     for plugin in registry.of_kind("backends"):
         if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # as above
-            return ChosenBackend(plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
+            return ChosenBackend(plugin.name, plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )

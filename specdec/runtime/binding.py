@@ -209,7 +209,7 @@ class Binding:
         backend = backend_for(self._registry, choice.backend, model)
         layouts: Layouts = partial(layouts_of, model, choice.weights, self._lease)
         if not backend.cls.runs_layers:
-            layouts = partial(stock_alone, choice.weights, backend.cls.__name__)
+            layouts = partial(stock_alone, choice.weights, backend.name)
         load = partial(backend.load, model)
         weights, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
         with ExitStack() as failing:

@@ -88,13 +88,14 @@ def layouts_of(model: Any, requested: str, lease: WeightsLease, failed: Mapping[
 
 
 def stock_alone(requested: str, backend: str, failed: Mapping[str, str]) -> Iterator[Weights]:
-    """Leave the weights unchanged, for a backend that doesn't run torch's layers.
+    """Leave the weights unchanged, for a backend of this name that doesn't run torch's layers.
 
     Raises:
         ModelError: if packed weights were requested.
     """
     if not failed:
-        yield stock_or_refuse(requested, 0, f"{backend} doesn't run torch's layers")
+        weights = stock_or_refuse(requested, 0, f"backend {backend} lays them out itself")
+        yield replace(weights, engine=backend)
 
 
 def drive_with(load: Load, model: Any, compiler: Compiler) -> tuple[Target, Numerics]:

@@ -13,7 +13,8 @@ _NO_CHANGE = 0.02  # ratios closer to 1 than this are reported as no change
 class Measured:
     """The answers of each contender, one for each question, and how specdec's agree with transformers'.
 
-    ``engine`` is the name of the engine that runs specdec's passes, for the sentence.
+    ``engine`` is the name of the engine that runs specdec's passes, for the sentence; ``numerics`` are those of both
+    specdec contenders.
     """
 
     kinds: tuple[str, ...]
@@ -21,6 +22,7 @@ class Measured:
     without_drafts: tuple[Answer, ...]
     specdec: tuple[Answer, ...]
     engine: str
+    numerics: str
     agreements: tuple[Agreement, ...]
     agreements_without_drafts: tuple[Agreement, ...]
 

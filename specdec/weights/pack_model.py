@@ -32,6 +32,7 @@ class Weights:
         why: why the weights aren't packed, or not by the fastest kernel, or "".
         tried: the kernels that support the model's dtype and device, if none is used.
         num_quantised: number of quantised linear layers, which stay unchanged and aren't counted in ``num_layers``.
+        engine: what runs the model: torch, or the name of a backend with a copy of the weights of its own.
     """
 
     kernel: str = ""
@@ -43,6 +44,7 @@ class Weights:
     tried: tuple[str, ...] = ()
     num_quantised: int = 0
     lossy: str = ""
+    engine: str = "torch"
 
     def __str__(self) -> str:
         if not self.kernel:

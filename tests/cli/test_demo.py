@@ -47,6 +47,7 @@ def test_a_pipe_gets_lines_a_table_and_one_sentence(run: Any, built_in: tuple[An
     rows = {line[:18].strip(): line[18:].split() for line in lines}
     theirs, plain, ours = rows["transformers"], rows["specdec, no drafts"], rows["specdec"]
     assert (theirs[1:], plain[2:], ours[3]) == (["1", "1.00", "–"], ["1.00", "yes"], "yes")
+    assert "specdec with and without drafts in exact numerics." in out
     (sentence,) = [line for line in out.splitlines() if line.startswith("On this machine ")]
     whole = float(ours[0]) / float(theirs[0])
     (said,) = re.findall(r"(\d+\.\d+) times as fast(?: as transformers| in all|, and writes)", sentence)

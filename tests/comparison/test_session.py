@@ -284,6 +284,7 @@ def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.
     plan = ComparisonSession(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
     assert plan.reference == plan.baseline == plan.reference_of("a")
     assert plan.numerics["a"] == "fast"
+    assert plan.model["engine"] == "decoded with toy"
     assert plan.inexact["a"].startswith("exact numerics are unavailable: logits in a tree of 2")
     for strategies in ({}, {"a": "jacobi"}):
         with pytest.raises(SpecdecError, match="numerics='exact' is unavailable here: "):

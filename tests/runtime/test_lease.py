@@ -379,8 +379,9 @@ def toy() -> Any:
 
 
 def test_models_without_layers_of_torch(toy: Any) -> None:
-    assert str(Generator(toy).weights) == "stock: ToyBackend doesn't run torch's layers"
-    with pytest.raises(ModelError, match="ToyBackend doesn't run torch's layers"):
+    assert str(Generator(toy).weights) == "stock: backend toy lays them out itself"
+    assert Generator(toy).weights.engine == "toy"
+    with pytest.raises(ModelError, match="backend toy lays them out itself"):
         Generator(toy, weights="packed")
 
 

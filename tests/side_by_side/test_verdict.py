@@ -25,7 +25,14 @@ def measured(
 ) -> Measured:
     same = (SAME,) * len(agreements)
     return Measured(
-        ("explain", "code"), answers(*transformers), answers(*plain), answers(*ours), "OpenVINO", agreements, same
+        ("explain", "code"),
+        answers(*transformers),
+        answers(*plain),
+        answers(*ours),
+        "OpenVINO",
+        "exact",
+        agreements,
+        same,
     )
 
 
