@@ -54,7 +54,7 @@ _Version = Annotated[
 
 @app.callback()
 def _specdec(version: _Version = False) -> None:
-    """Several tokens per forward pass from any Hugging Face causal model, without changing what it says.
+    """Decode several tokens per forward pass with any Hugging Face causal model, without changing its output.
 
     Begin with `specdec demo`. `specdec COMMAND --help` lists a command's options.
     """
@@ -84,7 +84,7 @@ for command in _COMMANDS:
 _training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _training.command("head")(_with_version(train))
 _training.command("consistency")(_with_version(train_consistency))
-app.add_typer(_training, name="train", help="Train a head, or another model, on a model's own text.")
+app.add_typer(_training, name="train", help="Train a draft head for a model, or tune a copy of it.")
 
 
 # Options of other tools, too different from specdec's for the parser's own suggestions.

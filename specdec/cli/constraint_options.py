@@ -21,7 +21,9 @@ class ConstraintOptions(OptionGroup):
         None
     )
     regex: Annotated[str | None, typer.Option(help="write text that matches this regular expression")] = None
-    choices: Annotated[list[str] | None, typer.Option("--choice", help="write one of these texts; repeated")] = None
+    choices: Annotated[list[str] | None, typer.Option("--choice", help="write one of these texts; may be repeated")] = (
+        None
+    )
 
     def constraint(self) -> "Constraint | None":
         """Return the constraint, if one was given.

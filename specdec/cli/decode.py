@@ -43,12 +43,12 @@ class Decoding(OptionGroup):
         float | None, typer.Option(help="sample among the most likely tokens whose probabilities add up to this")
     ] = None
     min_p: Annotated[
-        float | None, typer.Option(help="drop tokens less likely than this share of the most likely one")
+        float | None, typer.Option(help="drop tokens below this fraction of the top token's probability")
     ] = None
     repetition_penalty: Annotated[float, typer.Option(help="above 1 discourages tokens already written")] = 1.0
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None
     eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None
-    stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="stop before this string; may be repeated")] = None
     skip_special_tokens: Annotated[bool, typer.Option(help="leave special tokens out of the text")] = True
     seed: Seed = None
 
@@ -75,7 +75,8 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     specdec generate "Explain why the sky is blue." --chat --model smollm2
 
-    At the end, a line of figures is printed to standard error: tokens per step, tokens per second, numerics.
+    At the end, a line on standard error reports tokens per step (a step is one forward pass), tokens per second and
+    numerics.
     """
     settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading

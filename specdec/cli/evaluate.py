@@ -48,9 +48,11 @@ class Runs(OptionGroup):
         typer.Option(help="0 takes the most likely token; may be repeated (default: 0)", show_default=False),
     ] = None
     verifier: Verifier = "match"
-    repeats: Annotated[int, typer.Option(help="how often each strategy decodes each prompt")] = 3
+    repeats: Annotated[int, typer.Option(help="number of times that each strategy decodes each prompt")] = 3
     seed: OrderSeed = 0
-    warm: Annotated[bool, typer.Option("--warm", help="add rows of strategies that keep what they remember")] = False
+    warm: Annotated[
+        bool, typer.Option("--warm", help="add a row for each strategy that learns across requests, see above")
+    ] = False
 
     def by_temperature(self) -> dict[float, dict[str, Any]]:
         """Return a comparison's options for each temperature."""
@@ -63,7 +65,7 @@ class Outputs(OptionGroup):
     """The forms in which a comparison is shown and written."""
 
     run_file: Annotated[
-        Path | None, typer.Option("--run", help="keep every run in this file; go on where it ended")
+        Path | None, typer.Option("--run", help="save every run in this file; an existing file is continued")
     ] = None
     report: Annotated[Path | None, typer.Option(help="write an HTML report")] = None
     csv: Csv = None
@@ -87,7 +89,7 @@ def compare(
     threads: Threads = None,
     outputs: Outputs = Outputs(),
 ) -> None:
-    """Compare strategies: speed, tokens per step, same texts.
+    """Compare decoding strategies: speed, tokens per step, equal texts.
 
     For example: specdec compare auto prompt_lookup --model smollm2 --report report.html
 
@@ -95,15 +97,15 @@ def compare(
     bootstrap intervals over prompts; texts are compared with plain decoding in the strategies' own numerics. Runs are
     interleaved in random order and paired by prompt.
 
-    Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't
-    and have decoded every prompt once before.
+    A strategy that learns across requests starts each repeat with nothing learnt; --warm adds a row in which it has
+    decoded every prompt once before.
 
-    Prompts of several categories have a table of speed-ups by category, and those with Spec-Bench's categories its own
-    table by task. With several temperatures, --run and --csv write a file for each, with -tTEMPERATURE added to its
-    name, and --json prints a line for each.
+    Speed-ups are also shown by category if the prompts have several, and by task for Spec-Bench's categories. With
+    several temperatures, --run and --csv write a file for each, with -tTEMPERATURE added to its name, and --json prints
+    a line for each.
 
-    Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
-    than a numeric tie.
+    Ctrl-C ends the comparison early and shows the figures so far. Exit code 1 if a text differs from plain decoding's
+    by more than a numeric tie: two tokens whose scores differ by less than rounding.
     """
     stages = {**choice.stages, "chat": prompts.chat}
     given = {temperature: {**options, **stages} for temperature, options in runs.by_temperature().items()}
@@ -155,7 +157,7 @@ def report(
     csv: Csv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge run files of one comparison, and show the result."""
+    """Merge the run files of one comparison, and show the result."""
     from specdec.comparison import Comparison
     from specdec.comparison.runfile import merge
 

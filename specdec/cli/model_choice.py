@@ -43,18 +43,22 @@ class ModelChoice(OptionGroup):
     numerics: Annotated[
         str,
         typer.Option(
-            help="exact: drafts never change the text; fast: they may at near-ties; auto: exact wherever this machine "
-            "allows it"
+            help="exact: drafts never change the text; fast: they may where two tokens' scores are nearly equal; auto: "
+            "exact wherever this machine allows it"
         ),
     ] = "auto"
     weights: Annotated[
-        str, typer.Option(help="torch's weights: packed, stock, auto (packed where that is faster), or int8 (lossy)")
+        str,
+        typer.Option(
+            help="memory layout of torch's weights: packed, stock (unchanged) or auto (packed where that is faster); "
+            "int8 rounds them, which changes the text"
+        ),
     ] = "auto"
     backend: Annotated[
         str,
         typer.Option(
-            help="the engine: hf (torch), static (CUDA graphs on a GPU) or an installed one, such as openvino; auto: "
-            "openvino on CPUs where it is installed and can run the model, else hf"
+            help="the engine that runs the model: hf (torch), static (CUDA graphs on a GPU) or an installed one, such "
+            "as openvino; auto: openvino on CPUs where it is installed and can run the model, else hf"
         ),
     ] = "auto"
 

@@ -36,7 +36,7 @@ Chat = Annotated[
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="send the prompt through the model's chat template, as a user's message (default: continue it as text)",
+        help="send the prompt as a user message, by the model's chat template (default: continue it as text)",
     ),
 ]
 ChatPrompts = Annotated[
@@ -44,21 +44,23 @@ ChatPrompts = Annotated[
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="send all prompts through the model's chat template, or only messages (default: messages and the built-in "
-        "instructions)",
+        help="apply the model's chat template to every prompt, or to chat messages alone (default: to messages and the "
+        "built-in instructions)",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
-Seed = Annotated[int | None, typer.Option(help="makes a sampled text reproducible")]
+Seed = Annotated[int | None, typer.Option(help="random seed of sampling: the same seed gives the same text")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
-Prompts = Annotated[Path | None, typer.Option(help="a JSON Lines file (default: the built-in prompts)")]
+Prompts = Annotated[Path | None, typer.Option(help="JSON Lines file of prompts (default: the built-in prompts)")]
 Category = Annotated[list[str] | None, typer.Option(help="only this category's prompts; may be repeated")]
 PerCategory = Annotated[int | None, typer.Option(min=1, help="maximum prompts per category")]
 NewTokens = Annotated[int, typer.Option(help="maximum tokens to generate per prompt")]
-OrderSeed = Annotated[int, typer.Option(help="for the order of runs, and for sampling (plus the number of the repeat)")]
-Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads (default: torch's own choice)")]
+OrderSeed = Annotated[
+    int, typer.Option(help="random seed of the runs' order and of sampling (plus the repeat's number)")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="number of torch threads (default: torch's choice)")]
 
 
 def check_request(

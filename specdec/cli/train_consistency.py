@@ -23,16 +23,17 @@ def train_consistency(
     out: Annotated[Path, typer.Option(help="the new model's folder")],
     run: TrainingRun = USUAL_RUN,
     block_size: Annotated[int, typer.Option(min=2, help="tokens that Jacobi decoding guesses per step")] = 8,
-    learning_rate: Annotated[float, typer.Option(help="of AdamW; less for larger models")] = 1e-4,
+    learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate; lower it for larger models")] = 1e-4,
     max_loss_increase: Annotated[
-        float, typer.Option(min=0, help="nats per token by which a kept model's loss on held-out text may rise")
+        float, typer.Option(min=0, help="largest rise of the loss on held-out text, in nats per token")
     ] = 0.1,
 ) -> None:
-    """Tune a copy of a model so that Jacobi decoding takes fewer steps.
+    """Tune a copy of a model so that Jacobi decoding is faster.
 
-    This makes another model, which writes other texts; the given one stays as it is. No data is needed: it learns from
-    text that the given model writes. Among the models whose loss on held-out text is about the original's, the one with
-    most tokens per step is kept. A run that was interrupted or killed goes on with --resume and the same options.
+    The copy is another model, which writes other texts; the original isn't changed. No data is needed: the copy is
+    trained on text that the original writes. It is evaluated every few minutes, and the version with the most tokens
+    per step is kept, among those whose loss on held-out text has risen by --max-loss-increase at most. --resume with
+    the same options continues a run that was interrupted or killed.
     """
     with before_anything_runs():
         run.check()

@@ -41,7 +41,7 @@ def train(
         HeadKind | None,
         typer.Option(
             "--kind",
-            help="the kind of head (default: the one that is predicted to be fastest on this machine)",
+            help="architecture of the head (default: the one predicted to be fastest on this machine)",
             show_default=False,
         ),
     ] = None,
@@ -51,26 +51,29 @@ def train(
     ] = None,
     run: TrainingRun = USUAL_RUN,
     vocabulary: Annotated[
-        int, typer.Option(min=1, help="number of tokens that the head can draft, the most frequent ones")
+        int, typer.Option(min=1, help="size of the draft vocabulary: the head drafts the most frequent tokens alone")
     ] = 8192,
     export: Annotated[
         tuple[str, Path] | None,
         typer.Option(
             metavar="LAYOUT FILE",
             show_default=False,
-            help="write the text as training data for specforge or speculators, and train no head",
+            help="write the text as training data for specforge or speculators instead of training a head",
         ),
     ] = None,
     has_report: Annotated[
         bool,
-        typer.Option("--report/--no-report", help="write report.html into the head's folder, with curves and speeds"),
+        typer.Option("--report/--no-report", help="write report.html into the head's folder: curves and speeds"),
     ] = True,
 ) -> None:
     """Train a draft head on text that the model writes itself.
 
-    No data is needed. A plan is printed first. Text is kept in the head's folder, and so is the best head so far, by
-    accepted length on held-out text. Ctrl-C ends the run with it. A run that was interrupted or killed goes on with
-    --resume and the same options, and counts the time before.
+    A draft head is a small network that proposes tokens from the model's hidden states; the model verifies several of
+    them in one forward pass, so its text doesn't change.
+
+    No data is needed. After the first seconds a plan is printed. The text and the best head so far, by tokens per step
+    on held-out text, are saved in the head's folder. Ctrl-C ends the run and keeps that head. --resume with the same
+    options continues a run that was interrupted or killed; the time that it had spent counts.
     """
     with before_anything_runs():
         run.check()

@@ -18,23 +18,21 @@ TrainedModel = Annotated[str, typer.Option(help=MODEL_HELP)]
 class TrainingRun(OptionGroup):
     """The settings of a run that writes text with a model and trains on it."""
 
-    minutes: Annotated[float, typer.Option(help="time for everything: writing the text and training on it")] = 60.0
+    minutes: Annotated[float, typer.Option(help="time for the whole run: writing the text and training on it")] = 60.0
     device: Annotated[
         str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
     ] = None
     dtype: Annotated[
         str | None,
-        typer.Option(
-            help="the model's precision, such as bfloat16 (default: the checkpoint's own)", show_default=False
-        ),
+        typer.Option(help="the model's dtype, such as bfloat16 (default: the checkpoint's own)", show_default=False),
     ] = None
     prompts: Annotated[
         Path | None,
         typer.Option(help="prompts to answer, as JSON Lines (default: the model writes them)", show_default=False),
     ] = None
-    seed: Annotated[int, typer.Option(help="of the text and the training")] = 0
+    seed: Annotated[int, typer.Option(help="random seed of the text and the training")] = 0
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on with an interrupted run, or with the text of an earlier one")
+        bool, typer.Option("--resume", help="continue an interrupted run, or train on the text of an earlier one")
     ] = False
     threads: Threads = None
 
