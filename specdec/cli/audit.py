@@ -40,7 +40,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that a strategy writes the text of plain decoding, bit by bit.
+    """Check a strategy's text against plain decoding, bit by bit.
 
     A text that differs is a numeric tie or a defect.
     Exit code 1 for a defect. In bit-exact numerics every difference of a bit is a defect, even if no token differs.

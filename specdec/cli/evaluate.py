@@ -89,7 +89,7 @@ def compare(
     threads: Threads = None,
     outputs: Outputs = Outputs(),
 ) -> None:
-    """Compare decoding strategies: speed, tokens per step, equal texts.
+    """Compare strategies: speed, tokens per step, equal texts.
 
     For example: specdec compare auto prompt_lookup --model smollm2 --report report.html
 
