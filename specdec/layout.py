@@ -1,8 +1,9 @@
 """The layout of one forward pass, which mask compilers make and backends run."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch._C import _disabled_torch_function_impl
@@ -120,26 +121,27 @@ class Layout:
         return mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
 
 
-class Compiler(Protocol):
-    """A mask compiler as backends and the loop use it; ``specdec/masks/base.py`` has the contract."""
+class Compiler(ABC):
+    """A mask compiler as backends and the loop use it; ``specdec/masks/base.py`` has the contract.
 
-    @property
-    def attention(self) -> str | None:
-        """The name in transformers of the attention that reads the masks; None for the model's own."""
+    Attributes:
+        attention: the name in transformers of the attention that reads the masks; None for the model's own.
+        bit_exact: True if logits have the same bits in every layout.
+        max_depth: the largest depth of a tree; None for no limit.
+    """
 
-    @property
-    def bit_exact(self) -> bool:
-        """True if logits have the same bits in every layout."""
+    attention: ClassVar[str | None]
+    bit_exact: ClassVar[bool]
+    max_depth: ClassVar[int | None]
 
-    @property
-    def max_depth(self) -> int | None:
-        """The largest depth of a tree; None for no limit."""
-
+    @abstractmethod
     def register(self) -> None:
         """Register ``attention`` with transformers."""
 
+    @abstractmethod
     def refuses(self, dtype: torch.dtype) -> str:
         """Return why the attention doesn't support a dtype, or ""."""
 
+    @abstractmethod
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         """Compile one forward pass over a tree per row."""

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from specdec.cli.progress import status
 from specdec.cli.training_options import USUAL_RUN, TrainedModel, TrainingRun
 from specdec.cli.training_progress import naming_saved_text, training_progress
 from specdec.errors import RequestError, SpecdecError
+from specdec.heads.kinds import HeadKind
 
 if TYPE_CHECKING:
     from specdec.training import HeadSettings, TrainedHead
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from specdec.training.text_export import Layout
 
 _LEAST_SECONDS_OF_REPORT, _REPORT_SHARE = 20.0, 0.02  # for decoding with the new head
-
-
-class HeadKind(Enum):
-    """The kinds of heads that can be trained."""
-
-    eagle3 = "eagle3"
-    medusa = "medusa"
-    p_eagle = "p_eagle"
 
 
 @with_option_groups
@@ -83,7 +75,7 @@ def train(
         check_outputs(exported and exported[1])
         loaded, tokenizer, tokens = run.load(model)
     settings = HeadSettings(
-        kind=None if head_kind is None else head_kind.value,
+        kind=head_kind,
         minutes=run.minutes,
         draft_vocab_size=vocabulary,
         seed=run.seed,

@@ -24,6 +24,7 @@ from specdec.heads.files import (
     read_tensors,
     write_folder,
 )
+from specdec.heads.kinds import STRATEGIES
 from specdec.heads.p_eagle import PEagleHead
 
 _REMEDIES = {
@@ -32,9 +33,6 @@ _REMEDIES = {
 }
 _REMEDY = _REMEDIES["eagle3"]
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
-# The strategies that read these kinds.
-_READ_KINDS = {"eagle": ("an EAGLE", "eagle"), "eagle3": ("an EAGLE-3", "eagle3"), "peagle": ("a P-EAGLE", "p_eagle"),
-               "medusa": ("a Medusa", "medusa")}  # fmt: skip
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -117,9 +115,10 @@ def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> s
 def _check_kind(folder: Path, settings: dict[str, Any], tensors: Mapping[str, torch.Tensor], needed: str) -> None:
     kind = _kind_of(settings, tensors)
     if kind != needed:
-        found, strategy = _READ_KINDS.get(kind, (_OTHER_KINDS.get(kind, f"a {kind}"), ""))
-        does = f"{strategy}:head=FOLDER reads" if strategy else "specdec doesn't read"
-        raise ModelError(f"{folder} holds {found} head, which {does}: {_REMEDIES[needed]}")
+        found = f"{_OTHER_KINDS.get(kind, f'a {kind}')} head, which specdec doesn't read"
+        if kind in STRATEGIES:
+            found = f"a head that {STRATEGIES[kind]}:head=FOLDER reads"
+        raise ModelError(f"{folder} holds {found}: {_REMEDIES[needed]}")
     layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
     if needed == "eagle3" and layers != 1:
         raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {_REMEDY}")

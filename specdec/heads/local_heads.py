@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from specdec.errors import ModelError
+from specdec.heads.kinds import STRATEGIES
 from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.fingerprint import fingerprint_of
@@ -62,7 +63,7 @@ def strategy_of(folder: Path) -> str:
             f"the head in {folder} has a damaged configuration: remove {config}, and train the head again "
             "(`specdec train head --resume`)"
         ) from error
-    return {"peagle": "p_eagle", "medusa": "medusa"}.get(kind, "eagle3")
+    return STRATEGIES.get(kind, "eagle3")  # whose folders name the type of their layer
 
 
 def folder_for(digest: str) -> Path:

@@ -13,7 +13,7 @@ Laws:
   bits in every layout.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from specdec.layout import Layout, Shapes
+from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import DraftTree
 
 _PADDING_ID = 0
 
 
-class MaskCompiler(BaseModel, ABC):
+class MaskCompiler(BaseModel, Compiler):
     """A mask compiler: its configuration, and ``masks``, which subclasses define.
 
     Attributes:

@@ -23,7 +23,7 @@ from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 
-_READERS: Mapping[str, type[Eagle3Proposer | MedusaProposer]] = {
+READERS: Mapping[str, type[Eagle3Proposer | MedusaProposer]] = {
     "eagle3": Eagle3Proposer,
     "medusa": MedusaProposer,
     "p_eagle": PEagleProposer,
@@ -60,7 +60,7 @@ class AutoProposer(Proposer):
         """
         sources: list[Proposer] = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()]
         if head is not None:
-            sources.append(_READERS[strategy_of(head)](head=head))
+            sources.append(READERS[strategy_of(head)](head=head))
         return MergedProposer(proposers=sources, loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:

@@ -1,12 +1,12 @@
 """Settings of the text that the target writes, and of the training on it."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from specdec.heads.kinds import HeadKind
 from specdec.training.script import Script
 
-HeadKind = Literal["eagle3", "medusa", "p_eagle"]
 _ALIGNMENT = 64  # slots
 
 

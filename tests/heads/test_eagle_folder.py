@@ -116,7 +116,7 @@ def test_another_targets_head_is_refused(tmp_path: Path) -> None:
 def test_readers_of_other_kinds_name_the_strategy(tmp_path: Path) -> None:
     write(tmp_path, *published(0))
     for read in (read_head, read_p_eagle_head):
-        with pytest.raises(ModelError, match="holds an EAGLE head, which eagle:head=FOLDER reads"):
+        with pytest.raises(ModelError, match="holds a head that eagle:head=FOLDER reads"):
             read(tmp_path, target(), torch.float32)
 
 

@@ -210,7 +210,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "no mask state": (lambda _, tensors: tensors.pop("mask_hidden"), "lacks mask_hidden;"),
     "layers": (lambda settings, _: settings["transformer_layer_config"].update(num_hidden_layers=2), "layers.2.mlp"),
     "kind": (lambda settings, _: settings.update(speculators_model_type="dflash"), "a DFlash head, which specdec does"),
-    "EAGLE-3": (lambda settings, _: settings.pop("speculators_model_type"), "EAGLE-3 head, which eagle3:head=FOLDER"),
+    "EAGLE-3": (lambda settings, _: settings.pop("speculators_model_type"), "a head that eagle3:head=FOLDER"),
 }
 
 
@@ -225,7 +225,7 @@ def test_a_wrong_folder_is_refused_with_a_remedy(model: Any, tmp_path: Path, mis
 
 
 def test_eagle3_names_the_strategy_that_reads_the_head(model: Any, folder: Path) -> None:
-    with pytest.raises(ModelError, match="holds a P-EAGLE head, which p_eagle:head=FOLDER reads"):
+    with pytest.raises(ModelError, match="holds a head that p_eagle:head=FOLDER reads"):
         Generator(model, proposer=Eagle3Proposer(head=folder))
 
 

@@ -3,14 +3,19 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
+from specdec.heads.kinds import STRATEGIES, HeadKind
+from specdec.plugins.builtins import specdec_proposers
+from specdec.strategies.auto import READERS
 from specdec.training.base import DEPTH, HeadTraining
 from specdec.training.eagle3_training import Eagle3Training
+from specdec.training.kinds import KINDS
 from specdec.training.losses import Batch, labels
 from specdec.training.medusa_training import MedusaTraining
 from specdec.training.p_eagle_training import PEagleTraining
@@ -52,6 +57,15 @@ def documents(rows: PackedRows) -> Iterator[tuple[int, torch.Tensor]]:
         for document in rows.documents[row].unique():
             if document >= 0:
                 yield row, (rows.documents[row] == document).nonzero()[:, 0]
+
+
+def test_the_tables_and_the_page_have_the_same_kinds() -> None:
+    kinds = set(get_args(HeadKind))
+    assert kinds == KINDS.keys() == READERS.keys()
+    assert READERS.items() <= specdec_proposers().items()
+    assert kinds <= set(STRATEGIES.values()) <= specdec_proposers().keys()
+    page = (Path(__file__).parents[2] / "docs/heads.md").read_text(encoding="utf-8")
+    assert {kind for kind in specdec_proposers() if f"\n| `{kind}` | " in page.split("### Other kinds")[1]} == kinds
 
 
 @pytest.mark.parametrize("kind", [MedusaTraining, PEagleTraining])

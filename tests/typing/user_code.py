@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, assert_type
 
+import torch
 from pydantic import Field
 
 import specdec
@@ -30,11 +31,17 @@ from specdec import (
     demo,
     hookimpl,
 )
+from specdec.backends.base import NO_OPTIONS, BackendOptions
+from specdec.backends.toy import ToyBackend
 from specdec.decoding.result import Chunk
+from specdec.layout import Compiler
+from specdec.masks.base import MaskCompiler
+from specdec.masks.dense import DenseCompiler
 from specdec.settings import Settings
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.suffix import SuffixProposer
-from specdec.testing import check_proposer, toy_tokenizer
+from specdec.target import Target
+from specdec.testing import check_backend, check_proposer, toy_tokenizer
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.match import MatchVerifier
 from specdec.verifiers.typical import TypicalVerifier
@@ -126,6 +133,33 @@ class SuccessorDrafter(Drafter):
         self.successor.update(pairwise(self.request.tokens[-len(feedback.tokens) - 1 :]))
         for node, token in feedback.predictions.items():
             self.successor[feedback.tree.tokens[node]] = token
+
+
+class OwnCompiler(DenseCompiler):
+    """A mask compiler with an attention function of its own."""
+
+    attention = "own"
+    bit_exact = True
+
+
+class OwnBackend(ToyBackend):
+    """An engine that passes its mask compiler on."""
+
+    @classmethod
+    def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> ToyBackend:
+        return super().load(model, compiler, options)
+
+
+def drive(model: ToyModel) -> list[Target]:
+    compilers: list[MaskCompiler] = [DenseCompiler(), OwnCompiler()]
+    check_backend(OwnBackend.load(model, DenseCompiler()), lambda text: torch.zeros(len(text)), compiler=OwnCompiler())
+    return [Target(OwnBackend.load(model, compiler), compiler) for compiler in compilers]
+
+
+@hookimpl
+def specdec_masks() -> dict[str, type[MaskCompiler]]:
+    """Name the mask compiler."""
+    return {"own": OwnCompiler}
 
 
 @hookimpl
