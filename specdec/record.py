@@ -110,6 +110,7 @@ class StepRecord:
         num_positions: cache slots that the longest row sees.
         is_warm: False while the backend is still warming up for passes like this one.
         row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
+        retimed: the backend's sizes of passes that take another time than before, as of this pass: see ``Backend``.
     """
 
     kind: Literal["chunk", "prompt", "step", "none"]
@@ -121,6 +122,7 @@ class StepRecord:
     row_bytes: int = 0
     num_reread: int = 0
     num_passes: int = 1
+    retimed: tuple[int, ...] = ()
 
     @property
     def num_rows(self) -> int:

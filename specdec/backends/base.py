@@ -91,6 +91,8 @@ class Backend(ABC):
         deviation: the deviation of passes from plain steps, if loading has measured it; else it is measured after.
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
+        retimed: numbers of tokens: passes of one row with that many take another time since. Each change appends one, as
+            soon as passes have the new time; costs learnt from earlier passes are then learnt again.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
         holds_prefixes: True if the backend supports ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
@@ -111,6 +113,7 @@ class Backend(ABC):
     deviation: Deviation | None = None
     costs: Costs | None = None
     is_warm: bool = True
+    retimed: tuple[int, ...] = ()
 
     @classmethod
     @abstractmethod

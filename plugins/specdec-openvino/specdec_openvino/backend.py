@@ -73,6 +73,7 @@ class OpenVINOBackend(Backend):
         self._blocks = engine.compiled(frozenset()).blocks()
         self._passes = engine.passes(frozenset(), self._blocks, self._filling)
         self._first = 0
+        self._retimed: tuple[int, ...] = ()  # of earlier passes
         self._process = os.getpid()
 
     @classmethod
@@ -115,6 +116,7 @@ class OpenVINOBackend(Backend):
 
     def add_pass_seconds(self, seconds: float) -> None:
         self._passes.add_pass_seconds(seconds)
+        self.retimed = self._retimed + self._passes.retimed
 
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
@@ -151,6 +153,8 @@ class OpenVINOBackend(Backend):
     def _use(self, hidden: frozenset[int]) -> None:
         if passes := vars(self).pop("_passes", None):  # two graphs at once would hold the matrices twice
             passes.close()
+            self._retimed += passes.retimed * 2  # again, because these passes no longer have their graphs
+            self.retimed = self._retimed
             del passes
         self._passes = self._engine.passes(hidden, self._blocks, self._filling)
 

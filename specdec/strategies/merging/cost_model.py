@@ -73,6 +73,9 @@ class CostModel(ABC):
         """
         return 0.0
 
+    def relearn(self, retimed: Sequence[int]) -> None:  # noqa: B027 - optional
+        """Learn the costs of some passes again; called with each record's ``retimed``, before ``learn``."""
+
     @abstractmethod
     def plain(self, num_rows: int) -> float:
         """Return the time of a plain step of ``num_rows`` rows, in any unit."""

@@ -13,6 +13,10 @@ A backend that pads passes to a few sizes may plan each size anew, so a pass of 
 longer. Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
 A size serves several steps in a row. So the step that switches is charged with a share of the switch: charged with all
 of it, drafts would keep a size that no longer pays.
+
+While requests decode, a backend may make the passes of a size faster (``Backend.retimed``). What was learnt of it is
+then dropped, and until it was seen again it is believed to cost less than it did, so that it is tried. Where plain
+steps have that size, all costs are learnt again, and remain as they are until then.
 """
 
 import math
@@ -41,6 +45,7 @@ _HIGHEST_COST = 100.0
 _MOST_SIZES = 4096  # of passes
 _SMALLEST_CHANGE = 0.02  # of a cost
 _MOST_SWITCHES = 7  # that count
+_HOPED = 0.8  # of its cost, for a size whose passes have become faster: graphs with static shapes save 7 to 15 %
 
 
 class PaddedCostModel(CostModel):
@@ -55,6 +60,7 @@ class PaddedCostModel(CostModel):
         self._rows = defaultdict[int, _Steps](lambda: _Steps(has_sizes=bool(costs.filled_to)))
         self._tables: dict[tuple[int, float], CostTable] = {}
         self._last_size = 0.0  # of a pass
+        self._num_retimed = 0  # changes that are known
 
     def rounds(self, growths: Sequence[Growth]) -> Iterable[Sequence[Growth]]:
         """Every row takes a node in every round."""
@@ -94,6 +100,17 @@ class PaddedCostModel(CostModel):
         if steps.has_new_costs():
             self._tables.clear()  # those of other numbers of rows may go by this one's
         self._last_size = self._size(num_rows, size)
+
+    def relearn(self, retimed: Sequence[int]) -> None:
+        for size in retimed[self._num_retimed :] if self.learns else ():
+            steps = self._rows[1]
+            if size == self._filled(1, 1):
+                steps.relearn_all()
+            elif size <= self._max_width:
+                steps.relearn(size, _HOPED * self._predicted(1, size) * self._correction(1)(size))
+            steps.has_new_costs()
+            self._tables.clear()
+        self._num_retimed = len(retimed)
 
     def cost_of_switch(self, num_rows: int, width: int) -> float:
         return self._rows[num_rows].cost_of_switch if self._is_switch(num_rows, width) else 0.0
@@ -175,6 +192,7 @@ class _Steps:
         self._before: deque[tuple[int, float, bool]] = deque(maxlen=_NEAR)
         self._pairs: defaultdict[int, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by group
         self._known: dict[int, float] = {}  # costs by width
+        self._former: dict[int, dict[int, float]] = {}  # by group, costs by width that are to be learnt again
         self.cost_of_switch = 0.0
         self._switched = 0.0  # seconds of the last step, if it was a plain one with a switch
         self._switches: deque[float] = deque(maxlen=_MOST_SWITCHES)  # what they cost
@@ -209,6 +227,22 @@ class _Steps:
             self._pairs[self._group(each)].append(_Pair(self._num_steps, each, drafted, plain))
         self._before.clear()
 
+    def relearn(self, width: int, cost: float) -> None:
+        """Forget the steps of a group, and give it a cost until it was seen again."""
+        group = self._group(width)
+        self._pairs.pop(group, None)
+        self._former[group] = {width: max(1.0, cost)}
+        others = [step for step in self._before if self._group(step[0]) != group]
+        self._before = deque(others, maxlen=_NEAR)
+        self._switches.clear()
+
+    def relearn_all(self) -> None:
+        """Forget all steps, but no cost until its size was seen again: plain steps take another time than before."""
+        self._former = {self._group(width): {width: cost} for width, cost in self._known.items()}
+        for steps in (self._pairs, self._before, self._plain, self._switches):
+            steps.clear()
+        self._switched, self.needs_plain = 0.0, True
+
     def _group(self, width: int) -> int:
         return width if self._has_sizes else width.bit_length()
 
@@ -216,9 +250,12 @@ class _Steps:
         """Return True if costs have changed since the last step by more than a fiftieth."""
         self._num_steps += 1
         learnt = dict[int, float]()
-        for pairs in self._pairs.values():
+        for group in self._pairs.keys() | self._former.keys():
+            pairs = self._pairs[group]
             recent = [pair for pair in pairs if pair.number > self._num_steps - _MEMORY]
-            learnt |= _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:])
+            if costs := _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:]):
+                self._former.pop(group, None)
+            learnt |= costs or self._former.get(group, {})
         is_same = learnt.keys() == self._known.keys() and all(
             abs(learnt[width] - known) <= _SMALLEST_CHANGE * known for width, known in self._known.items()
         )
@@ -226,7 +263,7 @@ class _Steps:
             self._known = learnt
             self.costs = {width: cost for width, cost in learnt.items() if width > 1}
             self.cost_of_nothing = learnt.get(1, 1.0)
-        switch = median_low(self._switches) if self._switches else 0.0
+        switch = median_low(self._switches) if self._switches else self.cost_of_switch
         if abs(switch - self.cost_of_switch) > _SMALLEST_CHANGE:
             self.cost_of_switch, is_same = switch, False
         return not is_same

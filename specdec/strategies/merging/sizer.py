@@ -277,6 +277,7 @@ class SpeedupSizer(DraftSizer):
         is_plain = self._is_skipped and widest == 1  # else it had forced text
         if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
+        self._costs.relearn(record.retimed)
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record) + self.pads_root, record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does

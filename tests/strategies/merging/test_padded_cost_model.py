@@ -139,6 +139,29 @@ def test_plain_steps_are_asked_for_where_a_size_is_new_and_after_many_drafts() -
     assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 50, 99, 148, 197, 246, 295]
 
 
+def test_what_was_learnt_is_learnt_again_where_passes_of_a_size_or_plain_ones_become_faster() -> None:
+    """Passes of 6 tokens, at 1.5 plain steps, and then plain ones; those of 12 take 1.8 throughout."""
+    model, seconds = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.5, 1.8), 1.0, filled_to=(1, 6, 12)), 12), {6: 1.5, 12: 1.8}
+
+    def take(plain: float, *widths: int) -> list[float]:
+        for width in (1, 1, *[each for width in widths for each in [width] * 4]):
+            model.learn(1, width, seconds.get(width, plain), 0.0, width == 1)
+        model.learn(1, 1, plain, 0.0, True)
+        model._last_size = 0.0
+        return [model.table(1).costs[size] for size in (6, 12)]
+
+    assert take(1.0, 6, 12) == pytest.approx([1.5, 1.8])
+    seconds[6] = 1.3
+    model.relearn([6])
+    assert model.table(1).costs[6] == pytest.approx(0.8 * 1.5), "so that it is tried"
+    assert take(1.0, 6) == pytest.approx([1.3, 1.8])
+    model.relearn([6, 1])
+    assert model.needs_plain(1)
+    assert [model.table(1).costs[size] for size in (6, 12)] == pytest.approx([1.3, 1.8])
+    assert take(0.8, 6) == pytest.approx([1.3 / 0.8, 1.8])
+    assert take(0.8, 12) == pytest.approx([1.3 / 0.8, 1.8 / 0.8])
+
+
 def test_without_a_clock_costs_are_those_measured_at_load() -> None:
     steps = Steps(learns=False)
     steps.take(1, 1, 1.0, times=200)

@@ -131,6 +131,9 @@ class Passes:
         filling: the sizes of the passes.
         static: graphs for passes of one size each; ``compiled`` runs the others.
         further: compiles more of them.
+
+    Attributes:
+        retimed: the sizes of passes that got a graph since the first pass.
     """
 
     def __init__(
@@ -144,6 +147,7 @@ class Passes:
         self._compiled, self._blocks, self._filling, self._further = compiled, blocks, filling, further
         self._graphs = [*static, compiled]  # the last takes all passes
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
+        self.retimed: tuple[int, ...] = ()
         self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
         # No change of sizes delays it. One that comes later changes no passes, whose rounding depends on their shapes.
         self._has_static_single = any(graph.num_tokens == 1 for graph in static)
@@ -192,9 +196,13 @@ class Passes:
         return layer % self._compiled.num_states
 
     def add_pass_seconds(self, seconds: float) -> None:
-        """Note the time of the last pass; a graph for passes of one size that is ready runs them from now on."""
+        """Note the time of the last pass; a graph for passes of one size that is ready runs them from now on.
+
+        ``retimed`` then has their size.
+        """
         graph = self._further.add_pass(self._num_tokens, seconds) if self._further is not None else None
         if graph is not None:
+            self.retimed += (graph.num_tokens,)
             self._graphs.insert(0, graph)
             self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
 
