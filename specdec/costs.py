@@ -1,9 +1,10 @@
 """c(T): what a pass over T nodes costs."""
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from specdec.padding import NO_PADDING, Padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,30 +13,23 @@ class Costs:
 
     Attributes:
         plain: seconds of an ordinary plain step.
-        filled_to: numbers of nodes to which passes are padded, ascending; larger passes aren't padded.
-        least_width: number of nodes to which each row is padded first.
+        padding: of passes, which cost what the padded ones cost.
         is_clear: False if the timed rounds disagree or were disturbed, so these costs should be measured again.
     """
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     plain: float
-    filled_to: tuple[int, ...] = ()
-    least_width: int = 1
+    padding: Padding = NO_PADDING
     is_clear: bool = field(default=True, compare=False)
 
     def at(self, num_nodes: float) -> float:
         """Return the seconds of a pass: linear between the measured sizes, extrapolated from the last two."""
-        num_nodes = self.filled(num_nodes)
+        num_nodes = self.padding.size(num_nodes)
         if num_nodes > self.sizes[-1]:
             (before, last), (cost_before, cost) = self.sizes[-2:], self.seconds[-2:]
             return cost + (num_nodes - last) * max(0.0, cost - cost_before) / (last - before)
         return float(np.interp(num_nodes, self.sizes, self.seconds))
-
-    def filled(self, num_nodes: float) -> float:
-        """Return the nodes that a pass of ``num_nodes`` is padded to."""
-        index = bisect_left(self.filled_to, num_nodes)
-        return self.filled_to[index] if index < len(self.filled_to) else num_nodes
 
     def relative_at(self, num_nodes: float) -> float:
         """Return c(T): the cost of a pass over that of a plain step."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch._C import _disabled_torch_function_impl
 
+from specdec.padding import NO_PADDING, Padding
 from specdec.tree import DraftTree
 
 
@@ -35,8 +36,7 @@ class Shapes:
         chunk: tokens of a prompt that one pass reads. Chunks begin at multiples of this number, so that a prompt is
             always computed in the same way.
         num_layers: layers with hidden states, without the embeddings; None if unknown.
-        filled_to: ascending; the backend fills the nodes of a pass, all rows together, up to one of these numbers.
-        least_width: the backend fills each row up to this number of nodes first.
+        padding: by which the backend itself pads passes further, all rows together.
         packs_rows: True if a pass computes each row's own nodes alone, so that a chunk of a prompt and decoding
             requests share a pass; False if rows are padded to the widest.
     """
@@ -51,8 +51,7 @@ class Shapes:
     widths: tuple[int, ...] = ()
     chunk: int = 256
     num_layers: int | None = None
-    filled_to: tuple[int, ...] = ()
-    least_width: int = 1
+    padding: Padding = NO_PADDING
     packs_rows: bool = False
     takes_drafts: bool = True
 

@@ -12,6 +12,7 @@ from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs
 from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
+from specdec.padding import Padding
 from specdec.probes.costs import measure_costs
 from specdec.target import PassOutput, PlannedPass, Target
 from tests.support import families
@@ -46,14 +47,14 @@ def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
 
 
 def test_a_pass_that_is_filled_up_costs_what_the_full_one_does() -> None:
-    costs = Costs((1, 9), (1.0, 9.0), 1.0, filled_to=(1, 4, 8))
+    costs = Costs((1, 9), (1.0, 9.0), 1.0, padding=Padding((1, 4, 8)))
     assert [costs.at(size) for size in (1, 2, 4, 4.5, 8, 9)] == [1.0, 4.0, 4.0, 8.0, 8.0, 9.0]
 
 
 def test_where_passes_are_filled_up_those_of_one_size_are_timed_in_a_row() -> None:
     target = Timed(lambda size: 10.0 + size + 5.0 * (target.passes[-1:] != [(target.rows[0].length, size)]))
-    target.backend.shapes = replace(target.shapes, filled_to=(1, 3, 20))
-    assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0, filled_to=(1, 3, 20))
+    target.backend.shapes = replace(target.shapes, padding=Padding((1, 3, 20)))
+    assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0, padding=Padding((1, 3, 20)))
 
 
 def test_a_single_token_is_timed_alone_where_backends_may_pad_it() -> None:

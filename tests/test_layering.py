@@ -16,7 +16,7 @@ FLOORS = """
 errors
 machine
 constraints
-tree settings
+padding tree settings
 layout costs record
 sampling
 weights

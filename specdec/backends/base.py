@@ -91,8 +91,8 @@ class Backend(ABC):
         deviation: the deviation of passes from plain steps, if loading has measured it; else it is measured after.
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
-        retimed: numbers of tokens: passes of one row with that many take another time since. Each change appends one, as
-            soon as passes have the new time; costs learnt from earlier passes are then learnt again.
+        retimed: sizes of passes, in tokens of a single row, that take another time than those before. Each change
+            appends a size, once its passes take the new time; strategies then measure again what they cost.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
         holds_prefixes: True if the backend supports ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.

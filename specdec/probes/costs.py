@@ -72,8 +72,7 @@ def measure_costs(
         tuple(spent),
         tuple(np.maximum.accumulate(list(spent.values())).tolist()),  # a larger pass is never cheaper
         of_plain,
-        shapes.filled_to,
-        shapes.least_width,
+        shapes.padding,
         is_clear,
     )
 
@@ -213,7 +212,7 @@ def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver |
         ordinary.time(root)
         taken[_ORDINARY], was_quiet = ordinary.time(root)
     drafted.time(root)  # the previous large pass has evicted caches, which makes the next pass slower
-    in_a_row = _IN_A_ROW if drafted.target.shapes.filled_to else 1
+    in_a_row = _IN_A_ROW if drafted.target.shapes.padding.sizes else 1
     for size, tree in trees.items():
         passes = [(*drafted.time(tree), drafted.target.is_warm) for _ in range(in_a_row)]
         settled = [(seconds, is_alone) for seconds, is_alone, is_warm in passes if is_warm]

@@ -21,6 +21,7 @@ from specdec.machine.forks import refuse_fork
 from specdec.masks.dense import DenseCompiler
 from specdec.models.architecture import attention_kinds, name_of, position_limit, shapes_of
 from specdec.models.loading import ModelSource
+from specdec.padding import Padding
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
@@ -61,12 +62,16 @@ class OpenVINOBackend(Backend):
 
     def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
-        self._filling = Filling(_LEAST_EXACT if is_exact else 1, _sizes_for(engine.model.config))
+        least, sizes = _LEAST_EXACT if is_exact else 1, _sizes_for(engine.model.config)
+        padding, num_static = (
+            Padding(tuple(size for size in sizes if size >= least), least),
+            engine.options.static_sizes,
+        )
+        self._filling = Filling(padding, 0 if num_static == "auto" else num_static)
         self.shapes = replace(
             engine.shapes,
             takes_trees=engine.shapes.takes_trees and not is_exact,
-            filled_to=self._filling.sizes,
-            least_width=self._filling.least,
+            padding=padding,
         )
         self.lossy = engine.options.lossy(engine.shapes.dtype)
         self.inexact = "" if is_exact else _ROUNDS

@@ -216,7 +216,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
             compile_now(backend)
         assert ran == expected
         assert backend._blocks.generation > 1
-        graphs = [size for size in (1, 6, 8) if size >= backend.shapes.least_width]
+        graphs = [size for size in (1, 6, 8) if size >= backend.shapes.padding.least_width]
         assert [*backend.retimed] == (graphs if static_sizes == "auto" else [])
         trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has
         answers = target.forward(target.compile(trees, hidden=layers)).rows

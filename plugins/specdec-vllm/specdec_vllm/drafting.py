@@ -15,8 +15,8 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
+from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of

@@ -60,7 +60,11 @@ class CostModel(ABC):
 
     @abstractmethod
     def size_of(self, record: StepRecord) -> int:
-        """Return a step's size."""
+        """Return a step's size, that of a root that was padded included."""
+
+    def pads_root(self, num_rows: int) -> bool:
+        """Return True if a step of size 1 takes less time now if its pass is padded to size 2."""
+        return False
 
     @abstractmethod
     def table(self, num_rows: int) -> CostTable:

@@ -23,10 +23,11 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.base import Drafter, Engine, Pays, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
+from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
-from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
+from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
 from specdec.strategies.request import Request

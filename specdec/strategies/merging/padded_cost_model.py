@@ -57,7 +57,7 @@ class PaddedCostModel(CostModel):
         super().__init__(learns)
         self._costs, self._max_width = costs, max_width
         self._seconds = lru_cache(_MOST_SIZES)(costs.at)  # of a pass; each table asks for the same sizes
-        self._rows = defaultdict[int, _Steps](lambda: _Steps(has_sizes=bool(costs.filled_to)))
+        self._rows = defaultdict[int, _Steps](lambda: _Steps(has_sizes=bool(costs.padding.sizes)))
         self._tables: dict[tuple[int, float], CostTable] = {}
         self._last_size = 0.0  # of a pass
         self._num_retimed = 0  # changes that are known
@@ -67,7 +67,13 @@ class PaddedCostModel(CostModel):
         return repeat(growths)
 
     def size_of(self, record: StepRecord) -> int:
-        return record.width
+        trees = [outcome.tree for outcome in record.outcomes]
+        is_padded = record.width == 1 and self._costs.padding.may_pad_root(len(trees))
+        return 2 if is_padded and trees[0] is not None and trees[0].pads_root else record.width
+
+    def pads_root(self, num_rows: int) -> bool:
+        costs = self.table(num_rows).costs
+        return self._costs.padding.may_pad_root(num_rows) and costs[1] > costs[2]
 
     def table(self, num_rows: int) -> CostTable:
         key = num_rows, self._last_size
@@ -84,7 +90,7 @@ class PaddedCostModel(CostModel):
 
     def plain(self, num_rows: int) -> float:
         """Return the seconds of a plain step of ``num_rows`` rows, by c(T)."""
-        return self._seconds(num_rows * self._costs.least_width)
+        return self._seconds(num_rows * self._costs.padding.least_width)
 
     def needs_plain(self, num_rows: int) -> bool:
         return self._rows[num_rows].needs_plain
@@ -121,7 +127,7 @@ class PaddedCostModel(CostModel):
 
     def _size(self, num_rows: int, width: int) -> float:
         """Return the size that a pass is padded to, 0 without padding."""
-        return self._costs.filled(num_rows * max(width, self._costs.least_width)) if self._costs.filled_to else 0.0
+        return self._costs.padding.size_of_rows(num_rows, width) if self._costs.padding.sizes else 0.0
 
     def _nearest(self, num_rows: int) -> int:
         """Return the nearest number of rows with costs of its own: rows come and go faster than costs are learnt.
@@ -151,10 +157,10 @@ class PaddedCostModel(CostModel):
 
     def _filled(self, num_rows: int, width: int) -> int:
         """The nodes for each row once a pass is filled up."""
-        return math.ceil(self._costs.filled(num_rows * max(width, self._costs.least_width)) / num_rows)
+        return math.ceil(self._costs.padding.size_of_rows(num_rows, width) / num_rows)
 
     def _predicted(self, num_rows: int, width: int) -> float:
-        return self._seconds(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
+        return self._seconds(num_rows * max(width, self._costs.padding.least_width)) / self.plain(num_rows)
 
 
 @dataclass(frozen=True, slots=True)

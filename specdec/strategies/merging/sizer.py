@@ -20,13 +20,14 @@ stock that is ordered in lots (Harris 1913, "How many parts to make at once").
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.cost_model import CostModel, CostTable
+from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.pending_costs import table_of_step
 
@@ -44,58 +45,21 @@ _LONGEST_REST = 96  # steps, after which a loop reports its rows again
 _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
 
 
-class DraftSizer(ABC):
-    """Seeks the largest expected gain of a step = 1 + sum of acceptance probabilities / rows - speed-up × c(n).
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A size of the step under way, and what is expected of it.
 
-    c(n) is the cost of the step with n rounds of draft tokens, in plain steps, and the speed-up is the number of tokens
-    of a row in the time of a plain step, in recent steps. A sizer defines ``sizes``, which decides how many nodes of
-    each request's tree are verified.
+    Attributes:
+        size: one more than its rounds.
+        cost: in plain steps, that of reading its tokens again later included.
+        num_tokens: of a row.
+        num_taken: nodes of all rows, without the roots.
     """
 
-    is_plain: bool = False
-    """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
-
-    pads_root: bool = False
-    """True if a root alone is padded: a pass of the size of two tokens takes less time than a switch to one token."""
-
-    cost: float = 1.0
-    """Cost of the step under way, in plain steps, without that of passes of a head."""
-
-    def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
-        """Begin a step; return True if at most forced text is drafted in it.
-
-        Args:
-            num_rows: number of requests.
-            pending: each request's committed tokens that the pass reads again; empty if there are none.
-        """
-        return False
-
-    def rest(self) -> int:
-        """Return for how many of the next steps nothing would be drafted; they count as made. See ``Engine.rest``."""
-        return 0
-
-    def min_probability(self, num_rows: int) -> float:
-        """Return a bound below which no node of a step with ``num_rows`` requests may be."""
-        return 0.0
-
-    @abstractmethod
-    def sizes(self, growths: Sequence[Growth]) -> list[int]:
-        """Grow each request's tree, and return the number of its nodes that are verified, the root included.
-
-        Called again in the same step after passes of a head have added candidates.
-        """
-
-    def spend(self, cost: float) -> None:  # noqa: B027 - optional
-        """Called after passes of a head, with their cost in plain steps, which counts in the speed-up.
-
-        ``PassPricing`` bounds what passes lose.
-        """
-
-    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - optional
-        """Called after each step that included the sizer's requests; ``outcomes`` are theirs."""
-
-    def forget(self) -> None:  # noqa: B027 - optional
-        """Forget what the texts of earlier requests brought."""
+    size: int
+    cost: float
+    num_tokens: float = 1.0
+    num_taken: int = 0
 
 
 class SpeedupSizer(DraftSizer):
@@ -188,46 +152,53 @@ class SpeedupSizer(DraftSizer):
 
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
         """A further round pays while the sum of its probabilities exceeds the speed-up times its cost."""
-        num_rows, speed_up = len(growths) + self._num_others, self._speed_up
+        num_rows = len(growths) + self._num_others
         self.balance += self._charged  # of sizes before passes
         table = of_step = self._costs.table(num_rows)
         if self._leaves_pending:
             has_draft = [growth.next_probability > 0.0 for growth in growths]
             of_step = table_of_step(self._costs, self._pending, has_draft, self._num_others)
-        costs, marginal = of_step.costs, of_step.marginal
+        costs, taken = of_step.costs, list[Growth]()
+        best = self._best(growths, table, of_step, taken)
+        self._reread_now = costs[best.size] - table.costs[best.size]
+        if best.size > 1 and self._moves(table, costs[1], best):
+            best = _Size(1, costs[1])
+        self.pads_root = best.size == 1 and self._costs.pads_root(num_rows)
+        self.cost = costs[2 if self.pads_root else best.size]
+        self._charged = self.cost - 1.0
+        self.balance -= self._charged
+        num_excess = Counter(taken[best.num_taken :])
+        return [len(growth) - num_excess[growth] for growth in growths]
+
+    def _best(self, growths: Sequence[Growth], table: CostTable, of_step: CostTable, taken: list[Growth]) -> _Size:
+        """Return the size with the largest expected gain that the balance can lose, or the largest of a trial.
+
+        Args:
+            table: of steps without pending tokens.
+            of_step: of this step.
+            taken: gets the growth of each node that a round has added, in order.
+        """
+        num_rows, speed_up, costs = len(growths) + self._num_others, self._speed_up, of_step.costs
         left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
-        size, gained, best, num_kept = 1, 0.0, 1, 0
-        value, step, num_expected = 1.0 - speed_up * costs[1], costs[1], 1.0
-        taken = list[Growth]()  # by each node
+        size, gained, best = 1, 0.0, _Size(1, costs[1])
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            if not self._pays(size, probability, marginal[size] * speed_up, costs[size + 1] + left):
+            if not self._pays(size, probability, of_step.marginal[size] * speed_up, costs[size + 1] + left):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
                     growth.take()
                     taken.append(growth)
             gained, size = gained + probability, size + 1
-            cost = costs[size] + self._left(table, gained, probability)
-            doubt = _LEAST_GAIN if best == 1 else 1.0
-            if self._num_trials or 1.0 + gained - speed_up * cost * doubt > value:
-                best, step, num_kept, num_expected = size, cost, len(taken), 1.0 + gained
-                value = num_expected - speed_up * cost
-        self._reread_now = costs[best] - table.costs[best]
-        reread = table.over_plain(1 + max(self._pending, default=0))
-        per_token = (step + self._spent - self._reread_now) / num_expected
-        if best > 1 and self._moves(costs[1] - reread, per_token):
-            best, num_kept = 1, 0
-        can_pad = num_rows == best == 1 and self._costs.cost_of_switch(1, 1) > 0.0  # backends pad no other roots
-        self.pads_root = can_pad and costs[1] > min(costs[1:3])
-        self.cost = costs[2 if self.pads_root else best]
-        self._charged = self.cost - 1.0
-        self.balance -= self._charged
-        num_excess = Counter(taken[num_kept:])
-        return [len(growth) - num_excess[growth] for growth in growths]
+            found = _Size(size, costs[size] + self._left(table, gained, probability), 1.0 + gained, len(taken))
+            doubt = _LEAST_GAIN if best.size == 1 else 1.0
+            gain = found.num_tokens - best.num_tokens - speed_up * (found.cost * doubt - best.cost)
+            if self._num_trials or gain > 0.0:
+                best = found
+        return best
 
     def _left(self, table: CostTable, gained: float, probability: float) -> float:
         """Return what it is expected to cost to read the tokens again that a step with a draft leaves pending.
@@ -241,13 +212,15 @@ class SpeedupSizer(DraftSizer):
             return 0.0
         return (1.0 - probability) * table.over_plain(2 + round(gained))
 
-    def _moves(self, plain: float, per_token: float) -> bool:
-        """Return True if a plain step is to move the checkpoint.
+    def _moves(self, table: CostTable, plain: float, best: _Size) -> bool:
+        """Return True if a plain step is to move the checkpoint, instead of a step of the best size.
 
         Args:
-            plain: cost of a plain step, without reading pending tokens again, in as many passes as it needs.
-            per_token: cost of a token with drafts, likewise.
+            table: of steps without pending tokens.
+            plain: cost of the plain step, in as many passes as it needs.
         """
+        plain -= table.over_plain(1 + max(self._pending, default=0))  # what reading again costs is in neither
+        per_token = (best.cost + self._spent - self._reread_now) / best.num_tokens
         is_due = self._reread + self._reread_now > plain - per_token
         return is_due and any(self._pending) and not self._num_trials
 
@@ -279,7 +252,7 @@ class SpeedupSizer(DraftSizer):
             self._num_undrafted, self._pause = 0, _PAUSE
         self._costs.relearn(record.retimed)
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
-            size, searching = self._costs.size_of(record) + self.pads_root, record.seconds.get("propose", 0.0)
+            size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
             if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
                 self.balance -= self._costs.cost_of_switch(num_rows, size)

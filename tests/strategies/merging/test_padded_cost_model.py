@@ -6,6 +6,7 @@ import pytest
 
 from specdec import Generator, ToyModel
 from specdec.costs import Costs
+from specdec.padding import Padding
 from specdec.record import StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
@@ -36,7 +37,7 @@ def test_before_any_step_costs_are_those_measured_at_load() -> None:
 
 
 def test_where_passes_are_filled_up_drafts_may_cost_less_than_was_measured() -> None:
-    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
+    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, padding=Padding((1, 5, 9))), 8)
     assert model.table(1).costs[1:6] == pytest.approx([1.0, 1.5, 1.5, 1.5, 1.5])
     for width in (1, 1, 2, 4, 5, 1, 1, 2, 4):  # those of two nodes follow ones of another size, and don't count
         model.learn(1, width, {1: 1.0, 2: 2.0}.get(width, 1.2), 0.0, width == 1)
@@ -44,7 +45,7 @@ def test_where_passes_are_filled_up_drafts_may_cost_less_than_was_measured() -> 
 
 
 def test_sizes_that_are_filled_up_to_the_same_are_learnt_together() -> None:
-    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
+    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, padding=Padding((1, 5, 9))), 8)
     for width in (1, 2, 3, 4):
         model.learn(1, width, 1.5 if width == 1 else 4.5, 0.0, width == 1)
     assert model.table(1).costs[2:6] == pytest.approx([3.0] * 4)
@@ -141,12 +142,14 @@ def test_plain_steps_are_asked_for_where_a_size_is_new_and_after_many_drafts() -
 
 def test_what_was_learnt_is_learnt_again_where_passes_of_a_size_or_plain_ones_become_faster() -> None:
     """Passes of 6 tokens, at 1.5 plain steps, and then plain ones; those of 12 take 1.8 throughout."""
-    model, seconds = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.5, 1.8), 1.0, filled_to=(1, 6, 12)), 12), {6: 1.5, 12: 1.8}
+    model, seconds = (
+        PaddedCostModel(Costs((1, 6, 12), (1.0, 1.5, 1.8), 1.0, padding=Padding((1, 6, 12))), 12),
+        {6: 1.5, 12: 1.8},
+    )
 
     def take(plain: float, *widths: int) -> list[float]:
-        for width in (1, 1, *[each for width in widths for each in [width] * 4]):
+        for width in (1, 1, *[each for each in widths for _ in range(4)], 1):
             model.learn(1, width, seconds.get(width, plain), 0.0, width == 1)
-        model.learn(1, 1, plain, 0.0, True)
         model._last_size = 0.0
         return [model.table(1).costs[size] for size in (6, 12)]
 
@@ -181,7 +184,11 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pass_of_another_size_than_the_last_one_costs_a_switch_and_spoils_no_other_cost() -> None:
     """A pass of a node takes 1 s, of up to six 1.1, of up to twelve 1.3, and 0.4 more if the last had another size."""
-    model, last, num_plain = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, filled_to=(1, 6, 12)), 12), 6, 0
+    model, last, num_plain = (
+        PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, padding=Padding((1, 6, 12))), 12),
+        6,
+        0,
+    )
 
     def take(width: int) -> None:
         nonlocal last
@@ -207,7 +214,9 @@ def test_drafts_keep_the_size_of_the_last_pass_where_a_switch_costs_more_than_it
     """Of two sizes, the larger brings a little more for its time, but not for a share of a switch."""
     sizes = list[int]()
     for last in (6, 12):
-        sizer = SpeedupSizer(PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.1), 1.0, filled_to=(1, 6, 12)), 12), 0.0)
+        sizer = SpeedupSizer(
+            PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.1), 1.0, padding=Padding((1, 6, 12))), 12), 0.0
+        )
         for width, seconds, is_plain in ((12, 1.1, False), (1, 1.4, True), (1, 1.0, True), (last, 1.0, False)):
             sizer._costs.learn(1, width, seconds, 0.0, is_plain)
         sizer.balance = 4.0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specdec import DraftTree
 from specdec.costs import Costs
+from specdec.padding import Padding
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
@@ -103,7 +104,7 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
 
 def test_the_loss_is_bounded_although_each_change_of_sizes_takes_longer() -> None:
     """Passes of four rows are padded to 6, 8 or 32 nodes. Three in ten steps have a candidate, which rarely pays."""
-    measured = Costs((6, 8, 32), (1.0, 1.02, 1.5), 1.0, filled_to=(6, 8, 32))
+    measured = Costs((6, 8, 32), (1.0, 1.02, 1.5), 1.0, padding=Padding((6, 8, 32)))
     kept, chosen = SpeedupSizer(PaddedCostModel(measured, 8), loss=0.01), random.Random(0)
     plain, spent, last = 0.0, 0.0, 6
     for _ in range(400):

@@ -8,6 +8,7 @@ import pytest
 
 from specdec import DraftTree
 from specdec.costs import Costs
+from specdec.padding import Padding
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
@@ -55,7 +56,7 @@ class Sized:
     def __init__(self, switch: float) -> None:
         self.seconds = dict(SECONDS)
         self.retimed: tuple[int, ...] = ()
-        measured = Costs(tuple(SECONDS), tuple(SECONDS.values()), 1.0, filled_to=tuple(SECONDS))
+        measured = Costs(tuple(SECONDS), tuple(SECONDS.values()), 1.0, padding=Padding(tuple(SECONDS)))
         self.sizer, self._switch = SpeedupSizer(PaddedCostModel(measured, 12), loss=0.01), switch
         self._last, self._rest = 1, 0.0
 
@@ -66,6 +67,7 @@ class Sized:
         accepted, self._rest = int(expected), expected % 1.0
         tree = DraftTree(0)
         tree.add_chain(0, range(1, width))
+        tree.pads_root = self.sizer.pads_root
         outcome = Outcome(None, tree=tree, tokens=(1,) * (1 + accepted))  # type: ignore[arg-type]
         seconds = {"forward": self.seconds[size] + self._switch * (size != self._last)}
         record = StepRecord("step", (outcome,), seconds, width=width, retimed=self.retimed)
@@ -103,7 +105,7 @@ def test_passes_that_become_faster_are_used_within_thirty_steps(faster: int) -> 
 @pytest.mark.parametrize(("num_rows", "seconds", "pads_root"), [(1, 1.1, False), (1, 1.4, True), (2, 1.4, False)])
 def test_a_root_alone_is_padded_where_a_switch_takes_longer(num_rows: int, seconds: float, pads_root: bool) -> None:
     """``seconds`` are those of a plain step after a pass of six tokens."""
-    costs = Costs((1, 6), (1.0, 1.1), 1.0, filled_to=(num_rows, 6))
+    costs = Costs((1, 6), (1.0, 1.1), 1.0, padding=Padding((num_rows, 6)))
     sizer = SpeedupSizer(PaddedCostModel(costs, 6), 0.0)
     for width, taken in ((3, 1.1), (1, seconds), (1, 1.0), (3, 1.1)):
         sizer._costs.learn(num_rows, width, taken, 0.0, width == 1)

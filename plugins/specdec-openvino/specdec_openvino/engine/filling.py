@@ -6,42 +6,41 @@ are computed again. Graphs with static shapes are planned once.
 
 from collections.abc import Sequence
 
+from specdec.padding import Padding
+
 _PATIENCE = 4  # consecutive passes of a single token before padding stops
 
 
 class Filling:
-    """Chooses the numbers of tokens in passes.
+    """Chooses the numbers of tokens in passes: those of a padding, and for a single token whether it is padded.
 
     Args:
-        least: the minimum number of tokens of a row.
-        sizes: of passes, ascending; larger passes aren't padded.
+        padding: which strategies that weigh costs know as well.
+        num_static: the number of smallest sizes whose graphs have static shapes from the first pass on.
     """
 
-    def __init__(self, least: int, sizes: Sequence[int]) -> None:
-        self.least, self.sizes = least, tuple(size for size in sizes if size >= least)
+    def __init__(self, padding: Padding, num_static: int = 0) -> None:
+        self.padding = padding
+        self.static_sizes = self.smallest(num_static)
+        # No change of sizes delays it. A graph that is ready later changes no passes, whose rounding depends on sizes.
+        self._pads_none = 1 in self.static_sizes
         self._num_single = 0
 
     def smallest(self, num_sizes: int) -> tuple[int, ...]:
         """Return the smallest sizes of passes, ascending; without sizes, that of a plain step."""
-        return (self.sizes or (self.least,))[:num_sizes]
+        return (self.padding.sizes or (self.padding.least_width,))[:num_sizes]
 
-    def tokens(
-        self, num_nodes: Sequence[int], reads_prompt: bool = False, pads_single: bool | None = None
-    ) -> list[int]:
-        """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding.
+    def tokens(self, num_nodes: Sequence[int], reads_prompt: bool = False, pads_root: bool | None = None) -> list[int]:
+        """Return the number of tokens of each row in the next pass, by its nodes.
 
         Args:
             reads_prompt: True if the pass reads a prompt, which says nothing about drafts: texts without drafts aren't
                 padded from the second on.
-            pads_single: whether a token alone is padded like two. If None, it is until several were alone in a row,
-                because drafts are likely to come back.
+            pads_root: whether a token alone is padded like two. If None, it is until several were alone in a row,
+                because drafts are likely to come back, unless its graph has static shapes.
         """
-        tokens = [max(self.least, count) for count in num_nodes]
-        total = sum(tokens)
         if not reads_prompt:
-            self._num_single = self._num_single + 1 if total == 1 else 0
-        if pads_single is None:
-            pads_single = self._num_single <= _PATIENCE
-        wanted = 2 if pads_single and total == 1 and self.sizes else total
-        tokens[-1] += next((size for size in self.sizes if size >= wanted), total) - total
-        return tokens
+            self._num_single = self._num_single + 1 if sum(self.padding.tokens(num_nodes)) == 1 else 0
+        if pads_root is None:
+            pads_root = self._num_single <= _PATIENCE and not self._pads_none
+        return self.padding.tokens(num_nodes, pads_root)

@@ -149,22 +149,18 @@ class Passes:
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
         self.retimed: tuple[int, ...] = ()
         self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
-        # No change of sizes delays it. One that comes later changes no passes, whose rounding depends on their shapes.
-        self._has_static_single = any(graph.num_tokens == 1 for graph in static)
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
 
         The graph has the layout's hidden states among its outputs.
         """
-        pads_single = layout.trees[0].pads_root if layout.trees else None  # read where the pass has a single token
-        if pads_single is None and self._has_static_single:
-            pads_single = False
-        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_single)
+        pads_root = layout.trees[0].pads_root if layout.trees else None  # read where the pass has a single token
+        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_root)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]
-        packed = pack(layout, rows, self._blocks.size, tokens, self._filling.least)
+        packed = pack(layout, rows, self._blocks.size, tokens, self._filling.padding.least_width)
         request = next(request for request in self._requests if request.takes(packed))
         request.run(packed.inputs)
         self._num_tokens = tokens[0] if len(rows) == 1 and not request.num_tokens else 0

@@ -8,6 +8,7 @@ import torch
 
 from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
+from specdec.padding import Padding
 from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled, Graphs, Passes
@@ -36,14 +37,13 @@ class ModelEngine:
         """Return the passes of a graph with some hidden states over a cache."""
         dynamic = self.compiled(hidden)  # first, and held: the model's graphs retain the last one only
         if self.options.static_sizes != "auto":
-            sizes = filling.smallest(self.options.static_sizes)
-            static = [self.graphs.compiled(self.options, hidden, size) for size in sizes]
+            static = [self.graphs.compiled(self.options, hidden, size) for size in filling.static_sizes]
             return Passes(dynamic, blocks, filling, static)
         has_system_memory = self.options.device == "CPU"
         options = self.options.model_copy(update={"threads": self.options.num_threads})  # torch's may change later
         further = StaticGraphs(
             filling.smallest(_MOST_STATIC) if has_system_memory else (),
-            partial(replace(self, options=options).static_graph, dynamic, filling.least),
+            partial(replace(self, options=options).static_graph, dynamic, filling.padding.least_width),
             dynamic.seconds,
             self.graphs.num_bytes,
             partial(free_bytes, torch.device("cpu")),
@@ -65,6 +65,6 @@ class ModelEngine:
         widths, logits = (_NUM_READ, num_tokens, num_tokens), list[list[torch.Tensor]]()
         for graphs in ((), (static,)):
             blocks = dynamic.blocks()
-            passes = Passes(dynamic, blocks, Filling(least, ()), graphs)
+            passes = Passes(dynamic, blocks, Filling(Padding(least_width=least)), graphs)
             logits.append(trial_logits(passes, blocks, widths, self.shapes.vocab_size))
         return static if all(map(torch.equal, *logits)) else None
