@@ -278,6 +278,18 @@ MUTATIONS = (
         ("tests/strategies/merging/test_padded_cost_model.py",),
     ),
     Mutation(
+        "costs of a size remain although its passes have become faster",
+        "specdec/strategies/merging/sizer.py",
+        (("        self._costs.relearn(record.retimed)\n", ""),),
+        ("tests/strategies/merging/test_speed.py",),
+    ),
+    Mutation(
+        "what a change of sizes costs is forgiven with other debts",
+        "specdec/strategies/merging/sizer.py",
+        (("min(_LARGEST_BALANCE, self.balance)) - switched", "min(_LARGEST_BALANCE, self.balance - switched))"),),
+        ("tests/strategies/merging/test_sizer.py",),
+    ),
+    Mutation(
         "passes of a head run whatever they cost",
         "specdec/strategies/merging/pass_pricing.py",
         (("> self._speed_up * price", "> 0.0"),),

@@ -33,6 +33,7 @@ from specdec.strategies.merging.pending_costs import table_of_step
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
+_LARGEST_SWITCH = 1.0  # that a step is charged with whatever debt there is: its cost is known, and no bad time
 _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to cost
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
@@ -251,18 +252,19 @@ class SpeedupSizer(DraftSizer):
         if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
         self._costs.relearn(record.retimed)
+        switched = 0.0
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
             if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
-                self.balance -= self._costs.cost_of_switch(num_rows, size)
+                switched = min(_LARGEST_SWITCH, self._costs.cost_of_switch(num_rows, size))
                 self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
             # The costs are those known now, and drafts cause reading again.
             if is_one_pass and (record.num_reread or not self._is_skipped):
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
-        self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
+        self.balance = max(least, min(_LARGEST_BALANCE, self.balance)) - switched
 
     def forget(self) -> None:
         self.balance, self._num_rows = _FIRST_BALANCE, 1
