@@ -8,7 +8,6 @@ import torch
 
 from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
-from specdec.padding import Padding
 from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled, Graphs, Passes
@@ -43,20 +42,20 @@ class ModelEngine:
         options = self.options.model_copy(update={"threads": self.options.num_threads})  # torch's may change later
         further = StaticGraphs(
             filling.smallest(_MOST_STATIC) if has_system_memory else (),
-            partial(replace(self, options=options).static_graph, dynamic, filling.padding.least_width),
+            partial(replace(self, options=options).static_graph, dynamic, filling),
             dynamic.seconds,
             self.graphs.num_bytes,
             partial(free_bytes, torch.device("cpu")),
         )
         return Passes(dynamic, blocks, filling, further=further)
 
-    def static_graph(self, dynamic: Compiled, least: int, num_tokens: int) -> Compiled | None:
+    def static_graph(self, dynamic: Compiled, filling: Filling, num_tokens: int) -> Compiled | None:
         """Return a graph for passes over ``num_tokens`` tokens of one row.
 
         None if its logits have other bits than the dynamic graph's: texts would depend on when it is ready.
 
         Args:
-            least: the minimum number of tokens of a row.
+            filling: of the passes that the graph is for.
 
         Raises:
             ModelError: if it can't be compiled.
@@ -65,6 +64,6 @@ class ModelEngine:
         widths, logits = (_NUM_READ, num_tokens, num_tokens), list[list[torch.Tensor]]()
         for graphs in ((), (static,)):
             blocks = dynamic.blocks()
-            passes = Passes(dynamic, blocks, Filling(Padding(least_width=least)), graphs)
+            passes = Passes(dynamic, blocks, Filling(replace(filling.padding, sizes=())), graphs)
             logits.append(trial_logits(passes, blocks, widths, self.shapes.vocab_size))
         return static if all(map(torch.equal, *logits)) else None
