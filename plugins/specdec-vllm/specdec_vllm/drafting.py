@@ -74,8 +74,14 @@ class Drafting:
         self._num_resting = 0  # calls that are left out
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
-    def rests(self) -> bool:
-        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported."""
+    def rests(self, num_rows: int) -> bool:
+        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
+
+        Args:
+            num_rows: number of texts that have emitted tokens.
+        """
+        if num_rows and not self._num_resting:
+            self._num_resting = self._engine.rest(num_rows)
         if self._num_resting:
             self._num_resting -= 1
             self._began = None
@@ -156,8 +162,6 @@ class Drafting:
             tree.check(text.tokens[-1], self._vocab_size, budget, self._name)
             text.draft = tree.longest_chain()
             chains[text] = text.draft.tokens[1 : self._num_tokens + 1]
-        if not any(chains.values()):
-            self._num_resting = self._engine.rest()
         self._searching = self._clock() - self._called
         return [chains.get(text, []) for text in texts]
 
