@@ -71,10 +71,7 @@ class DraftSizer(ABC):
         return False
 
     def rest(self, num_rows: int) -> int:
-        """Return for how many of the next steps at most forced text would be drafted; they count as made.
-
-        See ``Engine.rest``.
-        """
+        """Return for how many next steps at most forced text would be drafted; they count as made: ``Engine.rest``."""
         return 0
 
     def min_probability(self, num_rows: int) -> float:
@@ -132,7 +129,10 @@ class SpeedupSizer(DraftSizer):
         """Begin a step; True if the balance is used up, or if a plain step is due to compare drafted ones with."""
         self._pending, self._leaves_pending = pending or [0] * num_rows, self._leaves_pending or any(pending)
         self._reread, self._reread_now = (self._reread + self._reread_now if any(pending) else 0.0), 0.0
-        self._rescale(num_rows + self._num_others)
+        num_all = num_rows + self._num_others
+        if num_all != self._num_rows:
+            self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
+            self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
         self.pads_root = False
@@ -144,16 +144,9 @@ class SpeedupSizer(DraftSizer):
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
 
-    def _rescale(self, num_rows: int) -> None:
-        """Count the balance in plain steps of another number of rows."""
-        if num_rows != self._num_rows:
-            self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_rows)
-            self._num_rows = num_rows
-
     def rest(self, num_rows: int) -> int:
         if not self._is_out or self._num_trials or not self._loss:
             return 0
-        self._rescale(num_rows + self._num_others)
         num_short = math.ceil((self._resumes_at() - self.balance) / self._loss) - 1
         before_trial = self._pause - 1 - self._num_undrafted
         if self.balance < 0.0:
