@@ -123,9 +123,10 @@ class Drafting:
                 feedback = Feedback(tree, path, tuple(tokens))
                 text.drafter.receive(feedback)
                 text.drafter.observe(feedback)
+            made = tokens if text.draft is not None else tokens[-1:]  # others came in steps that weren't reported
             text.draft = None
             if self._learns:
-                outcome = Outcome(request=None, tree=tree, path=path, tokens=tuple(tokens))  # type: ignore[arg-type]
+                outcome = Outcome(request=None, tree=tree, path=path, tokens=tuple(made))  # type: ignore[arg-type]
                 outcomes.append(outcome)
         if outcomes:
             self._report(outcomes, is_plain_step)

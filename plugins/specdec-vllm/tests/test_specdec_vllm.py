@@ -261,7 +261,9 @@ def test_tokens_that_came_without_a_call_are_the_requests() -> None:
     text = np.array([[1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1]], np.int32)
     proposer.propose([[3]], np.array([6]), text)
     (before,) = proposer._rows._at.values()
+    records = recorded(proposer._drafting)
     proposer.propose([[3]], np.array([12]), text)
+    assert [record.outcomes[0].tokens for record in records] == [(3,)], "they are no gain of drafts"
     (after,) = proposer._rows._at.values()
     assert after is before
     assert (after.tokens, after.prompt_length) == (text[0, :12].tolist(), 5)
