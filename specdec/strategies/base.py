@@ -132,11 +132,15 @@ class Engine:
                 returns False: the pass would take more time than its candidates save.
         """
 
-    def rest(self) -> int:
-        """Return for how many of the next steps nothing would be drafted, after a step without drafts.
+    def rest(self, num_rows: int) -> int:
+        """Return for how many of the next steps at most forced text would be drafted.
 
         A loop whose own calls cost time may leave out this many calls of ``propose_many`` and ``learn``, and then has
-        to: they count as made.
+        to: they count as made. It calls this before it reads the texts of a step. If the number of requests has
+        changed, the outcomes of the last drafts may be lost.
+
+        Args:
+            num_rows: number of requests in the next step.
         """
         return 0
 

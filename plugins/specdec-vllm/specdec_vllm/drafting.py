@@ -74,8 +74,14 @@ class Drafting:
         self._num_resting = 0  # calls that are left out
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
-    def rests(self) -> bool:
-        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported."""
+    def rests(self, num_rows: int) -> bool:
+        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
+
+        Args:
+            num_rows: number of texts that have emitted tokens.
+        """
+        if num_rows and not self._num_resting:
+            self._num_resting = self._engine.rest(num_rows)
         if self._num_resting:
             self._num_resting -= 1
             self._began = None
@@ -117,9 +123,10 @@ class Drafting:
                 feedback = Feedback(tree, path, tuple(tokens))
                 text.drafter.receive(feedback)
                 text.drafter.observe(feedback)
+            made = tokens if text.draft is not None else tokens[-1:]  # others came in steps that weren't reported
             text.draft = None
             if self._learns:
-                outcome = Outcome(request=None, tree=tree, path=path, tokens=tuple(tokens))  # type: ignore[arg-type]
+                outcome = Outcome(request=None, tree=tree, path=path, tokens=tuple(made))  # type: ignore[arg-type]
                 outcomes.append(outcome)
         if outcomes:
             self._report(outcomes, is_plain_step)
@@ -156,8 +163,6 @@ class Drafting:
             tree.check(text.tokens[-1], self._vocab_size, budget, self._name)
             text.draft = tree.longest_chain()
             chains[text] = text.draft.tokens[1 : self._num_tokens + 1]
-        if not any(chains.values()):
-            self._num_resting = self._engine.rest()
         self._searching = self._clock() - self._called
         return [chains.get(text, []) for text in texts]
 

@@ -39,8 +39,8 @@ class SizerByRows(DraftSizer):
         self.is_plain, self.cost = self._current.is_plain, self._current.cost
         return self._is_skipped
 
-    def rest(self) -> int:
-        return self._current.rest()
+    def rest(self, num_rows: int) -> int:
+        return self._sizer_for(num_rows).rest(num_rows)
 
     def min_probability(self, num_rows: int) -> float:
         return self._current.min_probability(num_rows)

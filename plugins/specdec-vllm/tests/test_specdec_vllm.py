@@ -138,7 +138,7 @@ def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts(
     records = recorded(drafting)
     text = Text([1, 2, 3, 1, 2], 5)
     for token in (3, 1, 2, 9, 9):
-        assert not drafting.rests()
+        assert not drafting.rests(1)
         drafting.learn({text: [token]}, is_plain_step=True)
         drafting.propose([text])
     widths = [record.width for record in records]
@@ -261,7 +261,9 @@ def test_tokens_that_came_without_a_call_are_the_requests() -> None:
     text = np.array([[1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1]], np.int32)
     proposer.propose([[3]], np.array([6]), text)
     (before,) = proposer._rows._at.values()
+    records = recorded(proposer._drafting)
     proposer.propose([[3]], np.array([12]), text)
+    assert [record.outcomes[0].tokens for record in records] == [(3,)], "they are no gain of drafts"
     (after,) = proposer._rows._at.values()
     assert after is before
     assert (after.tokens, after.prompt_length) == (text[0, :12].tolist(), 5)
@@ -288,7 +290,7 @@ def test_auto_is_the_default_and_shares_a_passs_tokens_among_its_rows() -> None:
     chains: list[list[int]] = [[], []]
     for _ in range(60):
         following = [(len(sure.tokens) + place) % 6 + 1 for place in range(len(chains[0]) + 1)]
-        drafting.rests()
+        drafting.rests(2)
         drafting.learn({sure: following, new: [rng.randrange(8)]}, is_plain_step=True)
         chains = drafting.propose([sure, new])
         drafted = [count + len(chain) for count, chain in zip(drafted, chains, strict=True)]
@@ -348,3 +350,27 @@ def test_auto_lets_calls_go_by_while_nothing_pays() -> None:
         assert not draft[0] or num_found < 20
     assert not proposer._has_failed
     assert num_found < num_calls // 4
+
+
+def test_texts_arent_read_where_nothing_pays_for_that_number_of_rows() -> None:
+    """With 16 rows drafts have lost all that they may, alone they pay."""
+    proposer = Proposer(config(specdec="auto"))
+    engine, num_found, find = proposer._drafting._engine, 0, proposer._rows.find
+    assert isinstance(engine, MergedEngine)
+    assert isinstance(engine._sizer, SizerByRows)
+    busy = engine._sizer._sizer_for(16)
+    busy.balance = -1.0
+    assert busy.skips(16)
+
+    def finding(*arguments: Any) -> Any:
+        nonlocal num_found
+        num_found += 1
+        return find(*arguments)
+
+    proposer._rows.find = finding  # type: ignore[method-assign]
+    text = np.array([[1, 2, 3, 1, 2, 3, 1, 2, 3, 1]] * 20, np.int32)
+    for num_rows, is_read in ((1, True), (20, False), (20, False), (1, False)):
+        num_found = 0
+        drafts = proposer.propose([[3]] * num_rows, np.full(num_rows, 9), text)
+        assert (len(drafts), num_found) == (num_rows, is_read)
+    assert not proposer._has_failed

@@ -33,8 +33,8 @@ class DraftSizer(ABC):
         """
         return False
 
-    def rest(self) -> int:
-        """Return for how many of the next steps nothing would be drafted; they count as made. See ``Engine.rest``."""
+    def rest(self, num_rows: int) -> int:
+        """Return for how many next steps at most forced text would be drafted; they count as made: ``Engine.rest``."""
         return 0
 
     def min_probability(self, num_rows: int) -> float:

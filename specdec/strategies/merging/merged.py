@@ -227,8 +227,8 @@ class MergedEngine(Engine):
                 proposal.check(drafter.request.root, drafter.request.vocab_size, budget, part.name)
                 drafter.trees[index] = proposal
 
-    def rest(self) -> int:
-        return self._sizer.rest()
+    def rest(self, num_rows: int) -> int:
+        return self._sizer.rest(num_rows)
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         if self._learns:

@@ -109,7 +109,7 @@ class SpeedupSizer(DraftSizer):
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
 
-    def rest(self) -> int:
+    def rest(self, num_rows: int) -> int:
         if not self._is_out or self._num_trials or not self._loss:
             return 0
         num_short = math.ceil((self._resumes_at() - self.balance) / self._loss) - 1

@@ -265,7 +265,7 @@ def test_a_rest_leaves_out_steps_that_would_draft_nothing(balance: float, loss: 
     each.balance = resting.balance = balance
     assert each.skips(1)
     assert resting.skips(1)
-    num_steps = resting.rest()
+    num_steps = resting.rest(1)
     assert all(each.skips(1) for _ in range(num_steps))
     assert resting.balance == pytest.approx(each.balance)
     num_left = [next(step for step in range(10_000) if not made.skips(1)) for made in (each, resting)]
@@ -275,4 +275,4 @@ def test_a_rest_leaves_out_steps_that_would_draft_nothing(balance: float, loss: 
 def test_no_rest_while_drafts_are_made() -> None:
     kept = sizer(0.1, loss=0.01)
     assert not kept.skips(1)
-    assert kept.rest() == 0
+    assert kept.rest(1) == 0
