@@ -127,14 +127,6 @@ class Binding:
             return False
         return self._copied is None or self._fingerprint() == self._copied
 
-    def _fingerprint(self) -> Fingerprint:
-        """Return the model's fingerprint, by a pass that would hang in a forked process, as the backend's would."""
-        if isinstance(self.model, torch.nn.Module) and torch.get_num_threads() > 1:
-            on_torch = "call torch.set_num_threads(1) first"
-            copied = "use backend='hf' and torch.set_num_threads(1)"
-            refuse_fork(self._process, on_torch if self._copied is None else copied)
-        return fingerprint_of(self.model)
-
     @property
     def numerics(self) -> Numerics:
         """The numerics that the probe found; inexact if torch's threads have changed since."""
@@ -230,7 +222,8 @@ class Binding:
             failing.pop_all()
         self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
         self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
-        self._process = os.getpid()
+        remedy = "use backend='hf' and torch.set_num_threads(1)" if copied else "call torch.set_num_threads(1) first"
+        self._fingerprint = partial(_fingerprint_here, model, os.getpid(), remedy)
         constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
         self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)
         self.fallback = self._registry.make("verifiers", "match")
@@ -253,6 +246,13 @@ class Binding:
             num_layers=shapes.num_layers,
             expect_hidden=target.backend.expect_hidden,
         )
+
+
+def _fingerprint_here(model: Any, process: int, remedy: str) -> Fingerprint:
+    """Return a model's fingerprint; refuse its pass where that would hang, in a process forked from ``process``."""
+    if isinstance(model, torch.nn.Module) and torch.get_num_threads() > 1:
+        refuse_fork(process, remedy)
+    return fingerprint_of(model)
 
 
 def _open_draft(registry: Registry, lease: WeightsLease, model: Any) -> Target:
