@@ -1,5 +1,6 @@
 """A generator's binding to its model: all parts made for one model, renewed when the model has changed."""
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,8 +17,9 @@ from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
 from specdec.errors import RequestError, close_all, plural
 from specdec.layout import Compiler
+from specdec.machine.forks import refuse_fork
 from specdec.masks.dense import DenseCompiler
-from specdec.models.fingerprint import fingerprint_of, unchanging
+from specdec.models.fingerprint import Fingerprint, fingerprint_of, unchanging
 from specdec.models.loading import check_tokenizer, load_pretrained
 from specdec.models.notes import first_time, state_of
 from specdec.numerics import Mode, Numerics
@@ -123,7 +125,7 @@ class Binding:
         """Return True while the parts fit the model, and a backend's copy of the weights equals the model's."""
         if state_of(self.model) != self._state:
             return False
-        return self._copied is None or fingerprint_of(self.model) == self._copied
+        return self._copied is None or self._fingerprint() == self._copied
 
     @property
     def numerics(self) -> Numerics:
@@ -220,10 +222,12 @@ class Binding:
             failing.pop_all()
         self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
         self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
+        remedy = "use backend='hf' and torch.set_num_threads(1)" if copied else "call torch.set_num_threads(1) first"
+        self._fingerprint = partial(_fingerprint_here, model, os.getpid(), remedy)
         constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
         self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)
         self.fallback = self._registry.make("verifiers", "match")
-        self.contexts = Contexts(target, fingerprint=partial(fingerprint_of, model))
+        self.contexts = Contexts(target, fingerprint=self._fingerprint)
 
     def _host(self, target: Target) -> Host:
         shapes, verifier = target.shapes, self.choice.verifier
@@ -242,6 +246,13 @@ class Binding:
             num_layers=shapes.num_layers,
             expect_hidden=target.backend.expect_hidden,
         )
+
+
+def _fingerprint_here(model: Any, process: int, remedy: str) -> Fingerprint:
+    """Return a model's fingerprint; refuse its pass where that would hang, in a process forked from ``process``."""
+    if isinstance(model, torch.nn.Module) and torch.get_num_threads() > 1:
+        refuse_fork(process, remedy)
+    return fingerprint_of(model)
 
 
 def _open_draft(registry: Registry, lease: WeightsLease, model: Any) -> Target:

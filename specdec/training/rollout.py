@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, NumericsError
 from specdec.models.architecture import name_of
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.training.records import Records
@@ -113,6 +113,9 @@ def sampled(
         logits: (rows, vocab).
         distributions: (rows,) temperatures, and (rows,) logarithms of min-p.
         generator: the source of randomness.
+
+    Raises:
+        NumericsError: on a CPU, for logits that are NaN.
     """
     temperatures, log_min_p = distributions
     least = logits.amax(-1).float() + temperatures * log_min_p
@@ -127,6 +130,11 @@ def _of_candidates(
     logits: torch.Tensor, temperatures: torch.Tensor, least: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
     """Draw noise for the tokens of ``least`` logits or more alone: a few in each row, of some 50,000."""
+    if least.isnan().any():  # such a row has no candidate
+        raise NumericsError(
+            "the logits are NaN: check the model's weights and dtype (float16 overflows where bfloat16 and float32 "
+            "do not)"
+        )
     rows, tokens = (logits >= least[:, None]).nonzero(as_tuple=True)
     candidates = logits[rows, tokens].float()
     scores = candidates - temperatures[rows] * _noise(candidates, generator)

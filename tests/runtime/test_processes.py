@@ -17,6 +17,7 @@ FORKING = """
 import os, sys
 import torch
 from specdec import Generator, RequestError
+from specdec.backends.hf import HFBackend
 from tests.support import families
 
 class Texts(torch.utils.data.Dataset):
@@ -25,21 +26,28 @@ class Texts(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return text()
 
-def text():
-    return list(generator.generate([1, 2, 3, 1, 2], max_new_tokens=8, eos_token_id=()).token_ids)
+def text(**options):
+    return list(generator.generate([1, 2, 3, 1, 2], max_new_tokens=8, eos_token_id=(), **options).token_ids)
+
+def refused(generator, **options):
+    try:
+        generator.generate([1, 2, 3, 1, 2], max_new_tokens=8, **options)
+    except RequestError as error:
+        print(error, flush=True)
 
 torch.set_num_threads(2)
 generator = Generator(families.make(*families.TREES["llama"]), proposer="jacobi")
 own = text()
+HFBackend.copies_weights = True
+copying = Generator(generator.model, proposer="autoregressive")
 from torch.utils.data import DataLoader
 loader = DataLoader(Texts(), batch_size=None, num_workers=1, multiprocessing_context="fork", timeout=30)
 assert list(loader) == [own], "a worker has one thread"
 sys.stdout.flush()
 if not os.fork():
-    try:
-        text()
-    except RequestError as error:
-        print(error, flush=True)
+    refused(generator)
+    refused(generator, context=generator.context())
+    refused(copying)
     torch.set_num_threads(1)
     print(text() == own, generator.numerics, flush=True)
     os._exit(0)
@@ -54,8 +62,11 @@ def test_a_forked_process_decodes_in_one_thread_and_refuses_to_hang_in_two() -> 
     command = [sys.executable, "-c", FORKING]
     ran = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=90, check=False)
     assert ran.returncode == 0, ran.stderr
-    refusal, child, parent = ran.stdout.splitlines()
-    assert "would hang here: call torch.set_num_threads(1) first, or start processes with" in refusal
+    *refusals, of_copy, child, parent = ran.stdout.splitlines()
+    for refusal in refusals:
+        assert "would hang here: call torch.set_num_threads(1) first, or start processes with" in refusal
+    assert len(refusals) == 2
+    assert "would hang here: use backend='hf' and torch.set_num_threads(1), or start processes with" in of_copy
     assert child == "True exact, not bit-exact: torch had 2 threads when it was probed, and now has 1"
     assert parent == "True exact, bit-exact"
 

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from specdec import ModelError
+from specdec.errors import NumericsError
 from specdec.training.rollout import Rollout, sampled
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings
@@ -129,3 +130,6 @@ def test_draws_follow_the_temperature_and_min_p() -> None:
     assert torch.bincount(draws, minlength=4)[3] == 0
     torch.testing.assert_close(torch.bincount(draws).float() / 40_000, expected, rtol=0, atol=0.01)
     assert sampled(logits, (temperatures * 0, torch.zeros(40_000)), torch.Generator().manual_seed(0)).sum() == 0
+    logits[7] = torch.nan
+    with pytest.raises(NumericsError, match="NaN"):
+        sampled(logits, (temperatures, torch.full((40_000,), -3.0)), torch.Generator().manual_seed(0))

@@ -112,11 +112,13 @@ class OpenVINOBackend(Backend):
         return cls(engine, compiler.bit_exact)
 
     def close(self) -> None:
+        if os.getpid() != self._process:
+            return  # to free a graph is to wait for its threads, which a forked process doesn't have
         self._passes.close()
         del self._passes, self._blocks, self._engine
 
     def open(self, capacity: int) -> None:
-        refuse_fork(self._process, "use backend='hf'")
+        refuse_fork(self._process, "use backend='hf' and torch.set_num_threads(1)")
         self._blocks.open()
 
     def add_pass_seconds(self, seconds: float) -> None:

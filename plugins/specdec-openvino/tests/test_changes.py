@@ -1,5 +1,6 @@
-"""A generator that lives on while its model changes writes what the model says now."""
+"""A generator that lives on while its model changes writes what the model says now; in a forked process it refuses."""
 
+import os
 from collections.abc import Callable
 from types import ModuleType
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec import Generator
+from specdec import Generator, RequestError
 
 
 def fused_step(model: PreTrainedModel) -> None:
@@ -57,3 +58,17 @@ def test_a_change_is_noticed_by_the_next_call(families: ModuleType, change: Call
     prompt = torch.tensor([[5, 9, 2]])
     theirs = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, eos_token_id=-1)
     assert ours == theirs[0, 3:].tolist()
+
+
+def test_a_forked_process_is_refused_and_waits_for_no_thread(
+    families: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: PreTrainedModel = families.make(*families.TREES["llama"])
+    with Generator(model, backend="openvino", proposer="autoregressive", numerics="fast") as generator:
+        target = generator.open_target()
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: 0)
+            with pytest.raises(RequestError, match=r"use backend='hf' and torch.set_num_threads\(1\)"):
+                generator.generate([5, 9, 2], max_new_tokens=4)
+            target.close()
+            assert target.backend.num_rows == 0, "nothing is freed"

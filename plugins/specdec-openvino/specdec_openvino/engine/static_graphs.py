@@ -63,7 +63,8 @@ class StaticGraphs(Generic[Graph]):
         """Wait for a compile that has begun, and drop its graph; no other begins."""
         self._seconds.clear()
         if self._thread is not None:
-            self._thread.join()
+            if self._thread is not threading.current_thread():  # else garbage is collected while the graph compiles
+                self._thread.join()
             self._take()
 
     def _begin(self, size: int) -> None:

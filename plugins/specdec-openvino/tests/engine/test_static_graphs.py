@@ -109,3 +109,21 @@ def test_closing_waits_for_a_compile_and_drops_its_graph() -> None:
     assert ended_at_close == [6]
     assert compiled_after(graphs, 1, 1000.0) is None
     assert compiler.began == [6]
+
+
+@pytest.mark.filterwarnings("error")
+def test_garbage_collected_in_the_thread_may_close_the_graphs() -> None:
+    """As an abandoned stream of a generator that was closed meanwhile."""
+    has_begun, ended = threading.Event(), list[int]()
+
+    def compiled(size: int) -> int:
+        assert has_begun.wait(60)
+        graphs.close()
+        ended.append(size)
+        return size
+
+    graphs = StaticGraphs((1, 6), compiled, SECONDS, 1, lambda: 100)
+    graphs.add_pass(6, 20.0)
+    has_begun.set()
+    assert compiled_after(graphs, 1, 1000.0) is None
+    assert ended == [6]
