@@ -38,9 +38,8 @@ def remedy_for_files(name: str) -> str:
     for file in files:
         if file.suffix == ".safetensors" and (fault := _damage(file)):
             return fault
-    if lacks_config(folder) and (inner := _folders_of_models(folder)):
-        return f"A folder in it has one: give {str(inner[0])!r}"
-    return GIVE_A_MODEL
+    inner = _folders_of_models(folder) if lacks_config(folder) else []
+    return f"A folder in it has one: give {str(inner[0])!r}" if inner else GIVE_A_MODEL
 
 
 def lacks_config(folder: Path) -> bool:
