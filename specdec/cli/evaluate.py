@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -264,7 +264,9 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Compari
         write_report(path, comparisons, decode=None)
         return
     is_complete = all(comparison.is_complete for comparison in comparisons)
-    costs = session.costs() if is_complete else None  # after Ctrl-C, don't measure more
+    costs = None
+    with status("measuring the cost of passes for the report"), suppress(KeyboardInterrupt):  # it does without
+        costs = session.costs() if is_complete else None  # after Ctrl-C, don't measure more
     write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
 
 

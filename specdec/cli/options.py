@@ -133,6 +133,8 @@ def load_model(
             try:
                 opened = read(source)
             except ModelError as error:
+                if name.endswith(f"/{smollm2.NAME}"):
+                    raise ModelError(f"{error}; --model smollm2 needs no hub") from error
                 if near := nearest(name, _BUILT_IN):
                     raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
                 raise

@@ -30,7 +30,7 @@ class TrainingRun(OptionGroup):
         Path | None,
         typer.Option(help="prompts to answer, as JSON Lines (default: the model writes them)", show_default=False),
     ] = None
-    seed: Annotated[int, typer.Option(help="random seed of the text and the training")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the text and the training")] = 0
     resume: Annotated[
         bool, typer.Option("--resume", help="continue an interrupted run, or train on the text of an earlier one")
     ] = False

@@ -8,12 +8,13 @@ to bfloat16.
 """
 
 import hashlib
+import io
 import signal
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,7 +195,8 @@ def main() -> None:
     try:
         if not is_whole(folder):
             check_libraries()
-            fetch(folder, say=lambda stage: print(stage, flush=True))
+            with redirect_stderr(io.StringIO()):  # progress bars of transformers
+                fetch(folder, say=lambda stage: print(stage, flush=True))
         print(f"{NAME} is in {folder}")
     except SpecdecError as error:
         sys.exit(f"error: {error}")

@@ -98,12 +98,16 @@ async def first_model(client: httpx.AsyncClient, address: Address) -> str:
     """Return the first model that a server lists.
 
     Raises:
-        RequestError: if it lists none.
+        RequestError: if it lists none, or can't be reached.
     """
+    if not address.base.startswith(("http://", "https://")):
+        raise RequestError(f"{address.url} is not a server's address: it begins with http:// or https://")
     try:
         answer = await client.get(f"{address.base}/models", headers=address.headers)
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"])
+    except httpx.TransportError as error:
+        raise RequestError(f"no server answers at {address.base} ({error}): is it running?") from None
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise RequestError(f"{address.base}/models lists no model ({error}): give --model") from None
 

@@ -14,6 +14,11 @@ _IN_PYTHON = {
 _LFS_POINTER = b"version https://git-lfs"
 
 
+def remedy_without_hub(name: str) -> str:
+    """Return what to do about a name that is no folder, where the hub can't be reached."""
+    return _IN_PYTHON.get(name, "Check the connection, or give a folder with safetensors weights")
+
+
 def remedy_for_files(name: str) -> str:
     """Return what to give or to do instead of a path or hub name that couldn't be loaded.
 
@@ -33,7 +38,18 @@ def remedy_for_files(name: str) -> str:
     for file in files:
         if file.suffix == ".safetensors" and (fault := _damage(file)):
             return fault
-    return GIVE_A_MODEL
+    inner = _folders_of_models(folder) if lacks_config(folder) else []
+    return f"A folder in it has one: give {str(inner[0])!r}" if inner else GIVE_A_MODEL
+
+
+def lacks_config(folder: Path) -> bool:
+    """Return True for a folder that has neither a model's configuration nor an adapter's."""
+    return folder.is_dir() and not any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def _folders_of_models(folder: Path) -> list[Path]:
+    """Return folders in it that have a configuration: a trainer's checkpoints, or snapshots in the hub's cache."""
+    return sorted(path.parent for pattern in ("*", "snapshots/*") for path in folder.glob(f"{pattern}/config.json"))
 
 
 def _damage(file: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, in_one_line, nearest, plural
-from specdec.models.checkpoint_files import GIVE_A_MODEL, remedy_for_files
+from specdec.models.checkpoint_files import GIVE_A_MODEL, lacks_config, remedy_for_files, remedy_without_hub
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 
 _SECONDS_TO_ANSWER = 5.0
@@ -105,6 +105,8 @@ def checked_device(given: object) -> str:
         if reason.startswith("Expected one of"):  # all of torch's kinds follow, most of which nobody has
             near = _DEVICES.get(str(given).casefold())
             reason = "torch has no device of that name" + (f", did you mean {near!r}?" if near else "")
+        elif "compiled with" in reason:
+            reason += ": install a build of torch for it, or give device='cpu'"
         raise RequestError(f"device={given!r} can't be used here: {reason}") from error
     return str(device)
 
@@ -157,7 +159,7 @@ def must_be_cached(name: str) -> bool:
             return True
         raise ModelError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
-            f"reached ({in_one_line(error)}). {remedy_for_files(name)}"
+            f"reached ({in_one_line(error)}). {remedy_without_hub(name)}"
         ) from error
     return False
 
@@ -197,7 +199,8 @@ def load_pretrained(
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
-        raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {remedy_for_files(name)}") from error
+        reason = "the folder has no config.json" if lacks_config(Path(name)) else _reason(error)
+        raise ModelError(f"can't load {name!r}: {here}{reason}. {remedy_for_files(name)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would continue with random numbers instead
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])

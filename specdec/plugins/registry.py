@@ -150,9 +150,14 @@ class Registry:
 
     def _unknown(self, kind: str, name: str, names: Collection[str]) -> str:
         """Return the message about an unknown name: what was probably meant, and the names of its kind."""
+        if not name:
+            return f"the {kind[:-1]}'s name is empty; installed: {', '.join(sorted(names))}{self.faults()}"
         known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
         near = nearest(_ELSEWHERE.get((kind, name.casefold()), name), known, most=3)
         hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
+        start = _NAME.match(name)
+        if start is not None and start[0] != name and start[0] in names:
+            hint = f"options follow a colon, {start[0]}:{name[start.end() :].strip(' ,;()[]')}; "
         hint += "".join(self._how_to_install(kind, each) for each in near if each not in names)
         hint += "".join(f"there is a {other} of that name; " for other in self._kinds_of(name))
         return f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{self.faults()}"

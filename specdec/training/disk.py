@@ -41,8 +41,11 @@ def prepare_folder(folder: Path, num_bytes: int, replaced: Collection[str] = ())
     Raises:
         RequestError: it can't be made, or the disk has less room.
     """
-    with writing_to(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{folder} can't be made ({error.strerror}): give another folder (--out)") from error
+    with writing_to(folder):
         for pattern in _LEFTOVERS:
             for part in folder.glob(pattern):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()

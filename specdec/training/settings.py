@@ -102,7 +102,7 @@ class OwnTextSettings(BaseModel):
     greedy_share: float | None = Field(default=None, ge=0, le=1)
     row_length: int = Field(default=512, ge=16)
     held_out_every: int = Field(default=25, ge=2)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
     @property
     def text_seconds(self) -> float:

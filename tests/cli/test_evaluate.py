@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from specdec import hookimpl
+from specdec.cli.evaluate import _write_report
+from specdec.comparison import report
 from specdec.verifiers.base import Verdict, Verifier
 from specdec.verifiers.match import MatchVerifier
 from tests.plugins.test_registry import FakeEntryPoint
@@ -61,6 +63,20 @@ def test_compare_writes_json_csv_and_a_report(run: Any, tmp_path: Path) -> None:
     code, out, _ = run("report", str(files["jsonl"]), str(again), "--json")
     assert code == 0
     assert json.loads(out)["plan"]["repeats"] == 2
+
+
+def test_ctrl_c_while_costs_are_measured_leaves_their_figure_out_of_the_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def costs() -> None:
+        raise KeyboardInterrupt
+
+    written: list[Any] = []
+    monkeypatch.setattr(report, "write_report", lambda *given, **options: written.append((given, options["costs"])))
+    complete: Any = SimpleNamespace(is_complete=True)
+    session: Any = SimpleNamespace(costs=costs, tokenizer=None)
+    _write_report(tmp_path / "report.html", [complete], session)
+    assert written == [((tmp_path / "report.html", [complete]), None)]
 
 
 def test_several_temperatures_have_their_own_tables_and_files(run: Any, tmp_path: Path) -> None:

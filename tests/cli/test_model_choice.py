@@ -129,7 +129,12 @@ def test_a_misspelt_name_of_a_model_that_specdec_has_is_answered_with_it(
         raise ModelError("can't load it")
 
     monkeypatch.setattr(backend_choice, "read_model", read_model)
-    for given, answer in (("smolm2", "; did you mean --model smollm2?"), ("owner/gpt2", "")):
+    answers = {
+        "smolm2": "; did you mean --model smollm2?",
+        "HuggingFaceTB/SmolLM2-135M-Instruct": "; --model smollm2 needs no hub",
+        "owner/gpt2": "",
+    }
+    for given, answer in answers.items():
         assert run("generate", "x", "--model", given) == (2, "", f"error: can't load it{answer}\n")
 
 

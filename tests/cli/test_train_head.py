@@ -115,7 +115,9 @@ def test_exported_text_is_written_without_training(
     assert "x.jsonl was written; the text so far is kept in folder: the same command with --resume goes on" in err
 
 
-@pytest.mark.parametrize("options", [["--minutes", "0"], ["--vocabulary", "0"], ["--device", "nowhere"]])
+@pytest.mark.parametrize(
+    "options", [["--minutes", "0"], ["--vocabulary", "0"], ["--seed", "-1"], ["--device", "nowhere"]]
+)
 def test_wrong_usage_is_refused(run: Any, given: dict[str, Any], options: list[str]) -> None:
     assert run("train", "head", "--model", "demo", *options)[0] == 2
     assert not given

@@ -57,3 +57,15 @@ def test_a_folder_with_a_name_of_the_command_line_is_no_such_name(
     assert remedy_for_files(name).startswith("In Python, ")
     (tmp_path / name).mkdir()
     assert remedy_for_files(name) == GIVE_A_MODEL
+
+
+@pytest.mark.parametrize("inner", ["checkpoint-500", "snapshots/0a1b"], ids=["of a trainer", "of the hub's cache"])
+def test_a_folder_of_models_is_answered_with_one_of_them(inner: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / inner).mkdir(parents=True)
+    shutil.copy(folder / "config.json", tmp_path / inner)
+    with pytest.raises(ModelError) as caught:
+        load_pretrained(str(tmp_path), tokenizer=object())
+    answer = f"the folder has no config.json. A folder in it has one: give '{tmp_path / inner}'"
+    assert str(caught.value) == f"can't load '{tmp_path}': {answer}"
+    shutil.copy(folder / "config.json", tmp_path)
+    assert remedy_for_files(str(tmp_path)) == GIVE_A_MODEL

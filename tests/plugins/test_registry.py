@@ -182,9 +182,13 @@ def test_a_misspelt_name_is_refused_with_the_nearest_ones() -> None:
         ("proposers", "speculative", ""),
         ("verifiers", "greedy", ""),
         ("verifiers", "§", ""),
+        ("proposers", "lookahead,N=5", "options follow a colon, lookahead:N=5; "),
+        ("proposers", "lookahead(N=5, W=3)", "options follow a colon, lookahead:N=5, W=3; "),
     ):
         message = refusal(load_plugins().make, kind, given)
         assert message.startswith(f"unknown {kind[:-1]} {given!r}: {meant}installed: ")
+    for given in ("", "auto+"):
+        assert refusal(load_plugins().make, "proposers", given).startswith("the proposer's name is empty; installed: ")
 
 
 def test_an_object_of_the_contract_is_taken_as_it_is_and_another_refused(registry: Registry) -> None:

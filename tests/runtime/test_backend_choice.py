@@ -245,6 +245,17 @@ def test_a_device_and_a_dtype_that_can_not_be_had_are_refused(folder: str, optio
         Generator(folder, TOKENIZER, **options)
 
 
+def test_a_device_that_torch_was_not_built_for_is_refused_with_the_build(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty(*_: Any, **__: Any) -> None:
+        raise AssertionError("Torch not compiled with CUDA enabled")  # torch's own words
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(RequestError, match="CUDA enabled: install a build of torch for it, or give device='cpu'"):
+        Generator(folder, TOKENIZER, device="cuda")
+
+
 def test_a_comparison_takes_an_engine_that_all_of_its_strategies_can_have(
     install: Install, heard: list[ModelSource], folder: str
 ) -> None:

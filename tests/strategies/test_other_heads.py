@@ -304,7 +304,7 @@ def test_unsuitable_targets_and_folders_are_refused_before_anything_is_decoded(
     ("kind", "strategy"), [("eagle3", Eagle3Proposer), ("p_eagle", PEagleProposer), ("medusa", MedusaProposer)]
 )
 def test_without_a_head_the_error_says_how_to_train_one_of_the_kind(kind: str, strategy: type[Proposer]) -> None:
-    with pytest.raises(ModelError, match=f"run `specdec train head --kind {kind}`"):
+    with pytest.raises(ModelError, match=f"run `specdec train head --model MODEL --kind {kind}`"):
         strategy().bind(toy_host(6, reads_q=False))
 
 

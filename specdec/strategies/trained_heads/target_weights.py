@@ -22,7 +22,7 @@ def head_folder(host: Host, head: Path | None, kind: str) -> Path:
     """
     if head is not None:
         return head.expanduser()
-    folder, train = head_of(host.model), f"`specdec train head --kind {kind}"
+    folder, train = head_of(host.model), f"`specdec train head --model MODEL --kind {kind}"
     if folder is None:
         raise ModelError(f"no head was trained for this model on this machine: give head=FOLDER, or run {train}`")
     if (found := strategy_of(folder)) != kind:
