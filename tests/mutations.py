@@ -286,7 +286,13 @@ MUTATIONS = (
     Mutation(
         "what a change of sizes costs is forgiven with other debts",
         "specdec/strategies/merging/sizer.py",
-        (("min(_LARGEST_BALANCE, self.balance)) - switched", "min(_LARGEST_BALANCE, self.balance - switched))"),),
+        (("max(min(least, -_LARGEST_DEBT_OF_SWITCHES), self.balance - switched)", "max(least, self.balance - switched)"),),
+        ("tests/strategies/merging/test_sizer.py",),
+    ),
+    Mutation(
+        "drafts pay for changes of sizes that plain decoding has as well",
+        "specdec/strategies/merging/sizer.py",
+        (("if num_rows != last_rows or max(size, last_size) == 1:", "if False:"),),
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(

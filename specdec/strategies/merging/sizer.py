@@ -33,7 +33,8 @@ from specdec.strategies.merging.pending_costs import table_of_step
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
-_LARGEST_SWITCH = 1.0  # that a step is charged with whatever debt there is: its cost is known, and no bad time
+_LARGEST_SWITCH = 1.0  # that a step is charged with beyond the largest debt: its cost is known, and no bad time
+_LARGEST_DEBT_OF_SWITCHES = 4.0
 _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to cost
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
@@ -83,6 +84,7 @@ class SpeedupSizer(DraftSizer):
         self._spent = 0.0  # plain steps that passes of a head took, in the step under way
         self._charged = 0.0  # to the balance, for that step
         self._began_with = 0.0  # the balance before it
+        self._last = 0, 1.0  # number of rows and size of the last step whose time was learnt
         self._is_out = False  # the balance was used up and has not recovered
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
@@ -257,14 +259,22 @@ class SpeedupSizer(DraftSizer):
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
             is_one_pass = record.num_passes == 1  # several take longer than a step of that size does
             if is_one_pass and not (is_plain and record.num_reread):  # else it took longer than a plain step does
-                switched = min(_LARGEST_SWITCH, self._costs.cost_of_switch(num_rows, size))
+                switched = self._switched(num_rows, size)
                 self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
             # The costs are those known now, and drafts cause reading again.
             if is_one_pass and (record.num_reread or not self._is_skipped):
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
-        self.balance = max(least, min(_LARGEST_BALANCE, self.balance)) - switched
+        self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
+        self.balance = max(min(least, -_LARGEST_DEBT_OF_SWITCHES), self.balance - switched)
+
+    def _switched(self, num_rows: int, size: float) -> float:
+        """Return what drafts cost a step by the size of its pass; plain decoding pays where rows come and go."""
+        (last_rows, last_size), self._last = self._last, (num_rows, size)
+        if num_rows != last_rows or max(size, last_size) == 1:
+            return 0.0
+        return min(_LARGEST_SWITCH, self._costs.cost_of_switch(num_rows, size))
 
     def forget(self) -> None:
         self.balance, self._num_rows = _FIRST_BALANCE, 1
