@@ -255,6 +255,7 @@ class DraftTree:
         Without some of its sampled nodes, the subtree's draws have no true q.
         """
         part = DraftTree(self.tokens[ROOT])
+        part.pads_root = self.pads_root
         place = part.graft(self, nodes, {ROOT: ROOT})
         part.has_true_q = self.has_true_q and (len(place) == len(self) or not self.has_sampled_draws)
         return part
