@@ -63,10 +63,8 @@ class OpenVINOBackend(Backend):
     def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
         least, sizes = _LEAST_EXACT if is_exact else 1, _sizes_for(engine.model.config)
-        padding, num_static = (
-            Padding(tuple(size for size in sizes if size >= least), least),
-            engine.options.static_sizes,
-        )
+        padding = Padding(tuple(size for size in sizes if size >= least), least)
+        num_static = engine.options.static_sizes
         self._filling = Filling(padding, 0 if num_static == "auto" else num_static)
         self.shapes = replace(
             engine.shapes,

@@ -142,10 +142,8 @@ def test_plain_steps_are_asked_for_where_a_size_is_new_and_after_many_drafts() -
 
 def test_what_was_learnt_is_learnt_again_where_passes_of_a_size_or_plain_ones_become_faster() -> None:
     """Passes of 6 tokens, at 1.5 plain steps, and then plain ones; those of 12 take 1.8 throughout."""
-    model, seconds = (
-        PaddedCostModel(Costs((1, 6, 12), (1.0, 1.5, 1.8), 1.0, padding=Padding((1, 6, 12))), 12),
-        {6: 1.5, 12: 1.8},
-    )
+    model = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.5, 1.8), 1.0, padding=Padding((1, 6, 12))), 12)
+    seconds = {6: 1.5, 12: 1.8}
 
     def take(plain: float, *widths: int) -> list[float]:
         for width in (1, 1, *[each for each in widths for _ in range(4)], 1):
@@ -184,11 +182,8 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pass_of_another_size_than_the_last_one_costs_a_switch_and_spoils_no_other_cost() -> None:
     """A pass of a node takes 1 s, of up to six 1.1, of up to twelve 1.3, and 0.4 more if the last had another size."""
-    model, last, num_plain = (
-        PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, padding=Padding((1, 6, 12))), 12),
-        6,
-        0,
-    )
+    model = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, padding=Padding((1, 6, 12))), 12)
+    last, num_plain = 6, 0
 
     def take(width: int) -> None:
         nonlocal last
