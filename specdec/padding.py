@@ -22,9 +22,9 @@ class Padding:
         index = bisect_left(self.sizes, num_tokens)
         return self.sizes[index] if index < len(self.sizes) else num_tokens
 
-    def size_of_rows(self, num_rows: int, width: int) -> float:
-        """Return the size of a pass over ``num_rows`` rows of ``width`` tokens."""
-        return self.size(num_rows * max(width, self.least_width))
+    def size_of_rows(self, num_rows: int, width: float) -> float:
+        """Return the size of a pass over ``num_rows`` rows of ``width`` tokens, in the mean."""
+        return self.size(round(num_rows * max(width, self.least_width)))
 
     def may_pad_root(self, num_rows: int) -> bool:
         """Return True if the pass of a root alone has one size or another, as ``DraftTree.pads_root`` says."""

@@ -92,7 +92,8 @@ class Backend(ABC):
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
         retimed: sizes of passes, in tokens of a single row, that take another time than those before. Each change
-            appends a size, once its passes take the new time; strategies then measure again what they cost.
+            appends a size, once its passes take the new time; strategies then measure again what they cost. The first
+            change of a size makes its passes faster, and each second one undoes the one before.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
         holds_prefixes: True if the backend supports ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.

@@ -4,6 +4,7 @@ Drafts grow in rounds. Each round adds nodes to a pass, and a model says which: 
 to the widest, or one of any row where they are packed. A step's size is one more than its rounds.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ class CostTable:
     costs: Sequence[float]
     marginal: Sequence[float]
     min_marginal: float
+
+    def at(self, size: float) -> float:
+        """Return the cost of a size, linear between two; sizes beyond the table's cost as its last."""
+        size = min(size, len(self.costs) - 1)
+        below = self.costs[math.floor(size)]
+        return below + (size % 1.0) * (self.costs[math.ceil(size)] - below)
 
     def over_plain(self, size: int) -> float:
         """Return what a step of a size costs more than one of size 1; sizes beyond the table's cost as its last."""
@@ -59,8 +66,8 @@ class CostModel(ABC):
         """Return for each round the growths that take their next node in it, before the next round begins."""
 
     @abstractmethod
-    def size_of(self, record: StepRecord) -> int:
-        """Return a step's size, that of a root that was padded included."""
+    def size_of(self, record: StepRecord) -> float:
+        """Return a step's size, that of a root that was padded included; a fraction for rounds of some rows alone."""
 
     def pads_root(self, num_rows: int) -> bool:
         """Return True if a step of size 1 takes less time now if its pass is padded to size 2."""
@@ -70,7 +77,7 @@ class CostModel(ABC):
     def table(self, num_rows: int) -> CostTable:
         """Return the costs of steps of ``num_rows`` rows."""
 
-    def cost_of_switch(self, num_rows: int, size: int) -> float:
+    def cost_of_switch(self, num_rows: int, size: float) -> float:
         """Return what a step of a size costs now because the last pass had another one, in plain steps.
 
         Tables contain a share of it.
@@ -78,7 +85,10 @@ class CostModel(ABC):
         return 0.0
 
     def relearn(self, retimed: Sequence[int]) -> None:  # noqa: B027 - optional
-        """Learn the costs of some passes again; called with each record's ``retimed``, before ``learn``."""
+        """Learn the costs of some passes again; called with each record's ``retimed``, before ``learn``.
+
+        The first call says which changes came before any step.
+        """
 
     @abstractmethod
     def plain(self, num_rows: int) -> float:
@@ -89,7 +99,7 @@ class CostModel(ABC):
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
 
     @abstractmethod
-    def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
+    def learn(self, num_rows: int, size: float, seconds: float, searching: float, is_plain: bool) -> None:
         """Learn from the time of a step, unless it has read a part of a prompt.
 
         Args:

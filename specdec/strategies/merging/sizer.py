@@ -263,8 +263,7 @@ class SpeedupSizer(DraftSizer):
                 self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
             # The costs are those known now, and drafts cause reading again.
             if is_one_pass and (record.num_reread or not self._is_skipped):
-                costs = self._costs.table(num_rows).costs
-                self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
+                self.balance += self._charged - (self._costs.table(num_rows).at(size) - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
         self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
         self.balance = max(min(least, -_LARGEST_DEBT_OF_SWITCHES), self.balance - switched)
