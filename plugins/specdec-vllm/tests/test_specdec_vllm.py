@@ -356,7 +356,7 @@ def test_texts_are_read_every_96_calls_however_long_nothing_pays() -> None:
     """Rests that follow one another would let a text grow beyond what is recognised as its own."""
     proposer = Proposer(config(specdec="auto"))
     drafting, prompts = proposer._drafting, 0
-    drafting._engine.rest = lambda num_rows: 96  # type: ignore[method-assign]
+    drafting._engine.rest = lambda _: 96  # type: ignore[method-assign]
     text = np.array([random.Random(0).choices(range(8), k=2000)], np.int32)
     read = list[int]()
     for length in range(10, 2000):
