@@ -18,11 +18,15 @@ from specdec.decoding.request_state import TokenView
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.eagle3_folder import write_head
+from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
+from specdec.strategies.eagle import EagleProposer
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.feedback import Feedback
+from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
@@ -323,6 +327,25 @@ def test_targets_without_layers_and_folders_without_heads_are_refused(tmp_path: 
         Generator(ToyModel.random(), proposer=Eagle3Proposer(head=demo.head_folder()))
     with pytest.raises(ModelError, match="readable config"):
         Generator(*demo.load(), proposer=f"eagle3:head={tmp_path}")
+
+
+def test_a_head_may_be_quantized_unless_its_precision_is_given() -> None:
+    asked, (head, _) = list[bool](), random_head(0)
+
+    def noted(head: PairHead, num_tokens: int | None, may_quantize: bool) -> TorchRunner:
+        asked.append(may_quantize)
+        return TorchRunner(head, num_tokens)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError
+
+    host = replace(Host.of_tokens(head.config.vocab_size, None, refuse), head_runner=noted)
+    for settings in ({}, {"dtype": "auto"}, {"dtype": "float32"}, {"dtype": "bfloat16"}):
+        Eagle3Proposer(**settings)._engine(host, head, LAYERS)
+    assert asked == [True, True, False, False]
+    documented = [each.model_fields["dtype"].description or "" for each in (Eagle3Proposer, EagleProposer)]
+    assert all("8 bits on OpenVINO" in each for each in documented)
+    assert "OpenVINO" not in (PEagleProposer.model_fields["dtype"].description or ""), "it is run by torch"
 
 
 def test_drafts_stay_within_the_budget(built_in: tuple[Any, Any], prompts: list[list[int]]) -> None:

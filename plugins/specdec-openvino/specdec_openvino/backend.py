@@ -110,8 +110,6 @@ class OpenVINOBackend(Backend):
         return cls(engine, compiler.bit_exact)
 
     def close(self) -> None:
-        if os.getpid() != self._process:
-            return  # to free a graph is to wait for its threads, which a forked process doesn't have
         self._passes.close()
         del self._passes, self._blocks, self._engine
 
@@ -158,6 +156,7 @@ class OpenVINOBackend(Backend):
     def _use(self, hidden: frozenset[int]) -> None:
         if passes := vars(self).pop("_passes", None):  # two graphs at once would hold the matrices twice
             passes.close()
+            passes.wait()
             self._retimed += passes.retimed * 2  # again, because these passes no longer have their graphs
             self.retimed = self._retimed
             del passes

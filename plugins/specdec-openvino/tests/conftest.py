@@ -1,7 +1,10 @@
 """A cache folder for the whole run, and tiny models of many families, those of specdec's own tests and a few more."""
 
 import importlib.util
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -77,3 +80,29 @@ def tiny_gguf() -> ModuleType:
 def make() -> Any:
     """A tiny random model of a family, the same object each time."""
     return _model
+
+
+@pytest.fixture
+def in_fork() -> Callable[[Callable[[], object]], None]:
+    """A function that runs another one in a forked process, and fails unless it returns within half a minute."""
+    return _in_fork
+
+
+def _in_fork(run: Callable[[], object]) -> None:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            run()
+            status = 0
+        finally:
+            os._exit(status)
+    for _ in range(300):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert status == 0
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the forked process hangs")

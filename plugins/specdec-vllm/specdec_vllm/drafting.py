@@ -21,10 +21,11 @@ from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
-from specdec_vllm.sizer_by_rows import SizerByRows
+from specdec_vllm.sizer_by_rows import SizerByRows, power_of
 
 # Until steps were measured, a further token is assumed to cost little, as on a GPU.
 _NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
+_MOST_LEFT_OUT = 96  # calls in a row: a text that has grown by more than 1,024 tokens meanwhile isn't recognised
 
 
 class Drafting:
@@ -71,7 +72,8 @@ class Drafting:
         self._called = 0.0  # when the call under way began
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
-        self._num_resting = 0  # calls that are left out
+        self._resting = dict[int, int]()  # calls that are still left out, by the power of four of their rows
+        self._num_left_out = 0  # calls since the last one that read texts
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
     def rests(self, num_rows: int) -> bool:
@@ -80,14 +82,26 @@ class Drafting:
         Args:
             num_rows: number of texts that have emitted tokens.
         """
-        if num_rows and not self._num_resting:
-            self._num_resting = self._engine.rest(num_rows)
-        if self._num_resting:
-            self._num_resting -= 1
+        if not num_rows:  # of prompts alone: texts that weren't reported before needn't be now
+            is_left_out = self._num_left_out > 0
+        else:
+            is_left_out = self._num_left_out < _MOST_LEFT_OUT and self._leaves_out(num_rows)
+            self._num_left_out = self._num_left_out + 1 if is_left_out else 0
+        if is_left_out:
             self._began = None
-            return True
-        self._called = self._clock()
-        return False
+        else:
+            self._called = self._clock()
+        return is_left_out
+
+    def _leaves_out(self, num_rows: int) -> bool:
+        """Count a call as one of those that its number of rows may leave out; return False if none are left.
+
+        Each power of four counts its own, as the sizer does: those of a busy time wait while a single request decodes.
+        """
+        power = power_of(num_rows)
+        num_left = self._resting.get(power) or self._engine.rest(num_rows)
+        self._resting[power] = max(0, num_left - 1)
+        return num_left > 0
 
     def begin(self, text: Text) -> None:
         """Start drafting for a text."""

@@ -12,6 +12,8 @@ from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec_vllm.packed_cost_model import PackedCostModel
 
+_LARGEST_DEBT = 4.0  # plain steps: without it, one long prompt would end drafts for longer than its request decodes
+
 
 class SizerByRows(DraftSizer):
     """Sizes drafts by a sizer for 1 to 3 rows, one for 4 to 15, and so on: each has its own balance and pauses.
@@ -28,7 +30,7 @@ class SizerByRows(DraftSizer):
         self._is_skipped = False  # that step has no search for drafts
 
     def _sizer_for(self, num_rows: int) -> SpeedupSizer:
-        power = (num_rows.bit_length() - 1) // 2
+        power = power_of(num_rows)
         if power not in self._sizers:
             self._sizers[power] = SpeedupSizer(self._costs, self._loss)
         return self._sizers[power]
@@ -54,8 +56,15 @@ class SizerByRows(DraftSizer):
         self._current.learn(record, outcomes)
         if not self._is_skipped:  # the first search reads the texts, which takes many times what the others take
             searching = record.seconds.get("propose", 0.0)
-            self._current.balance -= self._costs.excess_search(len(outcomes), searching)
+            balance = self._current.balance
+            charged = balance - self._costs.excess_search(len(outcomes), searching)
+            self._current.balance = max(charged, min(balance, -_LARGEST_DEBT))
 
     def forget(self) -> None:
         self._sizers.clear()
         self._current = self._sizer_for(1)
+
+
+def power_of(num_rows: int) -> int:
+    """Return the power of four that a number of rows reaches: 0 for 1 to 3, 1 for 4 to 15, and so on."""
+    return (num_rows.bit_length() - 1) // 2

@@ -284,6 +284,18 @@ def test_reading_new_texts_counts_as_a_loss() -> None:
     assert packing.spent <= 1.03 * packing.plain + 10.0 * packing.takes(8)
 
 
+def test_drafts_come_back_soon_after_a_long_text_was_read() -> None:
+    """A loss of 0.01 would take 10,000 steps to make up for it."""
+    packing = Packing(lambda nodes: 1.0 + 0.05 * nodes, searching=0.01)
+    for _ in range(100):
+        packing.step(1, accepts=True)
+    packing.unread, packing.num_drafted = 100.0 * packing.takes(1), 0
+    for _ in range(500):
+        packing.step(1, accepts=True)
+    assert packing.unread == 0.0
+    assert packing.num_drafted > 50
+
+
 def test_what_drafts_lose_with_many_rows_is_no_reason_to_make_none_with_few() -> None:
     packing = Packing(lambda nodes: 1.0 + 0.5 * nodes)
     for _ in range(400):

@@ -352,6 +352,28 @@ def test_auto_lets_calls_go_by_while_nothing_pays() -> None:
     assert num_found < num_calls // 4
 
 
+def test_texts_are_read_every_96_calls_however_long_nothing_pays() -> None:
+    """Rests that follow one another would let a text grow beyond what is recognised as its own."""
+    proposer = Proposer(config(specdec="auto"))
+    drafting, prompts = proposer._drafting, 0
+    drafting._engine.rest = lambda _: 96  # type: ignore[method-assign]
+    text = np.array([random.Random(0).choices(range(8), k=2000)], np.int32)
+    read = list[int]()
+    for length in range(10, 2000):
+        num_left_out = drafting._num_left_out
+        proposer.propose([[int(text[0, length - 1])]], np.array([length]), text)
+        if num_left_out == 96:
+            read.append(length)
+        if length % 50 == 0:
+            prompts += proposer.propose([[]], np.array([length]), text) == [[]]  # a step of prompts alone
+    assert prompts == 39
+    assert np.diff(read).tolist() == [97] * (len(read) - 1)
+    assert len(read) == 20
+    (known,) = proposer._rows._at.values()
+    assert known.prompt_length == read[0] - 1, "it has been the same text since the first call"
+    assert not proposer._has_failed
+
+
 def test_texts_arent_read_where_nothing_pays_for_that_number_of_rows() -> None:
     """With 16 rows drafts have lost all that they may, alone they pay."""
     proposer = Proposer(config(specdec="auto"))
@@ -369,7 +391,7 @@ def test_texts_arent_read_where_nothing_pays_for_that_number_of_rows() -> None:
 
     proposer._rows.find = finding  # type: ignore[method-assign]
     text = np.array([[1, 2, 3, 1, 2, 3, 1, 2, 3, 1]] * 20, np.int32)
-    for num_rows, is_read in ((1, True), (20, False), (20, False), (1, False)):
+    for num_rows, is_read in ((1, True), (20, False), (20, False), (1, True), (20, False)):
         num_found = 0
         drafts = proposer.propose([[3]] * num_rows, np.full(num_rows, 9), text)
         assert (len(drafts), num_found) == (num_rows, is_read)

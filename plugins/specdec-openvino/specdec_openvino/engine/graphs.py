@@ -21,6 +21,7 @@ from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.bound_request import BoundRequest
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.pass_inputs import pack
+from specdec_openvino.engine.retention import RetainedInForks
 from specdec_openvino.engine.static_graphs import StaticGraphs
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
@@ -29,7 +30,7 @@ _NUM_BYTES_OF_RAW = 2
 _ONE_ROW = {"past_lens": 1, "subsequence_begins": 2, "block_indices_begins": 2, "qq_bias_begins": 2}
 
 
-class Compiled:
+class Compiled(RetainedInForks):
     """A graph compiled for a device.
 
     Args:
@@ -52,6 +53,7 @@ class Compiled:
         hidden: frozenset[int],
         num_tokens: int = 0,
     ) -> None:
+        super().__init__()
         began, core = time.perf_counter(), ov.Core()
         layers, dtype = conversion.facts.layers, conversion.facts.dtype
         self._memory, self.hidden, self.num_tokens = (conversion, weights), hidden, num_tokens
@@ -203,9 +205,14 @@ class Passes:
             self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
 
     def close(self) -> None:
-        """Wait for a graph that is being compiled; no other is compiled."""
+        """Compile no more graphs; one that is being compiled is freed once it is ready."""
         if self._further is not None:
             self._further.close()
+
+    def wait(self) -> None:
+        """Wait for a graph that is being compiled."""
+        if self._further is not None:
+            self._further.wait()
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""

@@ -22,8 +22,8 @@ class StaticGraphs(Generic[Graph]):
     """Compiles a graph for one size of passes after another, each once its passes have taken long.
 
     The thread has the priority of all others: its memory allocator, the engine's locks and Python's would otherwise be
-    held by a thread that a busy machine doesn't run, and ``close`` waits for it. It isn't a daemon, since the
-    interpreter must not end while the engine compiles.
+    held by a thread that a busy machine doesn't run. It isn't a daemon, since the interpreter must not end while the
+    engine compiles, and waits for it at its exit.
 
     Args:
         sizes: numbers of tokens of passes.
@@ -47,6 +47,7 @@ class StaticGraphs(Generic[Graph]):
         self._num_graphs = 0
         self._thread: threading.Thread | None = None
         self._ready: Graph | None = None  # written by the thread
+        self._is_closed = False
 
     def add_pass(self, num_tokens: int, seconds: float) -> Graph | None:
         """Note the time of a pass without a static graph; return a graph that has become ready, or None."""
@@ -60,12 +61,19 @@ class StaticGraphs(Generic[Graph]):
         return None
 
     def close(self) -> None:
-        """Wait for a compile that has begun, and drop its graph; no other begins."""
+        """Begin no other compile, and drop the graph of one that has begun.
+
+        This waits for no thread: the garbage collector may close a generator in any thread, also in one that holds a
+        lock for which the compile waits.
+        """
+        self._is_closed = True
         self._seconds.clear()
+        self._ready = None
+
+    def wait(self) -> None:
+        """Wait for a compile that has begun."""
         if self._thread is not None:
-            if self._thread is not threading.current_thread():  # else garbage is collected while the graph compiles
-                self._thread.join()
-            self._take()
+            self._thread.join()
 
     def _begin(self, size: int) -> None:
         """Compile a size's graph if all fit in memory; otherwise decide again after as many seconds."""
@@ -84,6 +92,8 @@ class StaticGraphs(Generic[Graph]):
     def _run(self, size: int) -> None:
         try:
             self._ready = self._compiled(size)
+            if self._is_closed:  # after the graph was written, since ``close`` may run between any two lines
+                self._ready = None
         except Exception as error:  # the engine's, of memory too
             reason = str(error) if isinstance(error, ModelError) else in_one_line(error)
             warnings.warn(

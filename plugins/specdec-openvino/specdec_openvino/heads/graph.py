@@ -21,13 +21,14 @@ from specdec_openvino.conversion.tracing import CONVERTING, translated
 from specdec_openvino.conversion.weight_separation import serialized
 from specdec_openvino.conversion.widening import mark_decompressions
 from specdec_openvino.engine.graphs import narrow
+from specdec_openvino.engine.retention import RetainedInForks
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _MOST = torch.iinfo(torch.int8).max
 OUTPUTS = "next_features", "new_keys", "new_values", "log_probs", "draft_ids"  # no ids of the whole vocabulary
 
 
-class HeadGraph:
+class HeadGraph(RetainedInForks):
     """A head's graph, compiled for a device.
 
     Args:
@@ -40,6 +41,7 @@ class HeadGraph:
     """
 
     def __init__(self, head: PairHead, num_tokens: int | None, options: OpenVINOOptions, is_quantized: bool) -> None:
+        super().__init__()
         self.dtype = head.fc.weight.dtype
         try:
             graph, weights = _converted(head, num_tokens, is_quantized)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from specdec_openvino.heads.graph import HeadError
 from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
+from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.prefill import prefill
@@ -125,7 +127,8 @@ def test_log_probabilities_are_within_rounding(
         assert max(abs(found[token] - expected[token]) for token in found) < rounding
 
 
-def matrices_in_8_bits(runner: OpenVINORunner) -> int:
+def matrices_in_8_bits(runner: HeadRunner) -> int:
+    assert isinstance(runner, OpenVINORunner)
     nodes = runner._graph.model.get_runtime_model().get_ordered_ops()
     return sum(value.get_element_type() == ov.Type.i8 for node in nodes for value in node.inputs())
 
@@ -171,13 +174,18 @@ def draft(runner: Any, texts: Texts) -> DraftedTrees:
 
 
 @torch.no_grad()
-def test_a_head_that_openvino_does_not_run_is_run_by_torch(heads: ModuleType, make: Any) -> None:
+def test_a_head_that_openvino_does_not_run_is_run_by_torch(
+    heads: ModuleType, make: Any, in_fork: Callable[[Callable[[], object]], None]
+) -> None:
     backend = OpenVINOBackend.load(make("llama"), DenseCompiler())
     head, _ = heads.random_head(2)  # its weights have gradients, so no graph has them as constants
     with pytest.raises(HeadError):
         OpenVINORunner(head, 4, OpenVINOOptions())
-    runners = [backend.head_runner(each, 4, may_quantize=False) for each in (head, frozen(heads, 2))]
+    cases = (head, False), (frozen(heads, 2), False), (frozen(heads, 2), True)
+    *runners, quantized = [backend.head_runner(each, 4, may_quantize) for each, may_quantize in cases]
     assert [type(runner) for runner in runners] == [TorchRunner, OpenVINORunner]
+    assert [matrices_in_8_bits(runner) for runner in (runners[1], quantized)] == [0, NUM_MATRICES]
     drafts = [draft(runner, Texts(head, 1)).tokens.tolist() for runner in runners]
     assert drafts[0] == drafts[1]
+    in_fork(runners.clear)  # where the head's graph can't be freed
     backend.close()
