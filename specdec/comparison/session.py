@@ -74,7 +74,7 @@ class ComparisonSession:
                 plain,
                 self.settings,
             ),
-            model=model_facts(self.model) | {"engine": f"decoded with {_engine(plain.weights)}"},
+            model=model_facts(self.model) | {"engine": f"decoded with {_engine(plain.backend, plain.weights)}"},
             machine=machine_facts(),
         )
 
@@ -174,9 +174,11 @@ class ComparisonSession:
         return comparison
 
 
-def _engine(weights: Weights) -> str:
+def _engine(backend: str, weights: Weights) -> str:
     """Return what runs the model's passes, and how torch has its weights."""
-    return weights.engine if weights.engine != "torch" else f"torch, weights {weights}"
+    if weights.engine != "torch":
+        return weights.engine
+    return f"{'torch' if backend == 'hf' else f'{backend} (torch)'}, weights {weights}"
 
 
 def open_by_name(

@@ -136,6 +136,11 @@ class Binding:
         changed = f"torch had {plural(self._num_threads, 'thread')} when it was probed, and now has {now}"
         return Numerics(self._probed.mode, changed, self._probed.noise)
 
+    @property
+    def backend_name(self) -> str:
+        """The name of the backend that runs the model's passes."""
+        return self._backend.name
+
     def costs(self) -> Costs:
         """Return the costs of the target's passes here, measured once for a model, numerics and device."""
         return costs_of(self.target, self.model)
