@@ -60,7 +60,7 @@ def test_training_improves_on_the_start_and_the_start_on_chance(kind: str, monke
     batches = islice(trainer._with_states(rows[16:], 0, is_repeated=False), chosen[-1] + 1)
     steps = settings.early_steps  # of the loss of these updates
     later = [trainer._loss(batch, steps, update).item() for update, batch in enumerate(batches) if update in chosen]
-    assert sum(later) < 0.95 * sum(found[update] for update in chosen)
+    assert sum(later) < 0.97 * sum(found[update] for update in chosen)
     assert all(later > earlier + 0.03 for earlier, later in zip(before.accuracy, after.accuracy, strict=True))
     assert after.tokens_per_step > before.tokens_per_step
     assert after.tokens_per_step == max(each.tokens_per_step for _, each in run.evaluations)
