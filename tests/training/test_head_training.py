@@ -433,7 +433,7 @@ def test_memory_that_runs_out_halves_the_texts_at_once(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Rollout, "write", full)
     seen = Seen(interrupt("training", 0))
-    train(seen, tmp_path, resume=True)
+    train(seen, tmp_path)
     assert sizes == [16, 8, 4]
     reports = [each for each in seen.reports if each.stage == "text"]
     assert all(earlier.num_answer_tokens <= later.num_answer_tokens for earlier, later in itertools.pairwise(reports))
