@@ -110,12 +110,6 @@ class Generator:
         return self._binding.numerics
 
     @property
-    def backend(self) -> str:
-        """The name of the backend that runs the model's passes."""
-        self._binding.refresh()
-        return self._binding.backend_name
-
-    @property
     def weights(self) -> Weights:
         """The layout of the model's weight matrices in memory, with the reason."""
         self._binding.refresh()

@@ -74,7 +74,7 @@ class ComparisonSession:
                 plain,
                 self.settings,
             ),
-            model=model_facts(self.model) | {"engine": f"decoded with {_engine(plain.backend, plain.weights)}"},
+            model=model_facts(self.model) | {"engine": f"decoded with {_engine(plain.weights)}"},
             machine=machine_facts(),
         )
 
@@ -174,11 +174,11 @@ class ComparisonSession:
         return comparison
 
 
-def _engine(backend: str, weights: Weights) -> str:
+def _engine(weights: Weights) -> str:
     """Return what runs the model's passes, and how torch has its weights."""
-    if weights.engine != "torch":
+    if not weights.runs_layers:
         return weights.engine
-    return f"{'torch' if backend == 'hf' else f'{backend} (torch)'}, weights {weights}"
+    return f"{'torch' if weights.engine == 'hf' else f'{weights.engine} (torch)'}, weights {weights}"
 
 
 def open_by_name(

@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -136,11 +136,6 @@ class Binding:
         changed = f"torch had {plural(self._num_threads, 'thread')} when it was probed, and now has {now}"
         return Numerics(self._probed.mode, changed, self._probed.noise)
 
-    @property
-    def backend_name(self) -> str:
-        """The name of the backend that runs the model's passes."""
-        return self._backend.name
-
     def costs(self) -> Costs:
         """Return the costs of the target's passes here, measured once for a model, numerics and device."""
         return costs_of(self.target, self.model)
@@ -218,7 +213,8 @@ class Binding:
         if not backend.cls.runs_layers:
             layouts = partial(stock_alone, choice.weights, backend.name)
         load = partial(backend.load, model)
-        weights, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
+        found, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
+        weights = replace(found, engine=backend.name, runs_layers=backend.cls.runs_layers)
         with ExitStack() as failing:
             failing.callback(target.close)
             state, copied = state_of(model), fingerprint_of(model) if backend.cls.copies_weights else None

@@ -59,7 +59,8 @@ def train_head(
 
     Raises:
         RequestError: without a tokenizer, for a folder that can't be written to, lacks room, has another run's text
-            or none to resume, a model or a head of another kind, or a training that was interrupted with other arguments.
+            or none to resume, a model or a head of another kind, or a training that was interrupted with other
+            arguments.
         ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
             out.
     """
