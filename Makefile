@@ -2,7 +2,7 @@
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` runs the tests with several processes that `make test` leaves out,
 # `make clients` installs other projects' clients of the server and tests them,
-# `make head` trains SmolLM2's draft head in three hours,
+# `make head` trains SmolLM2's draft head in three hours, and `make head RESUME=--resume` goes on with an interrupted run,
 # `make docs` builds the documentation in build/site and tests it.
 # On Linux without a GPU, `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` downloads torch's smaller CPU build.
 PYTHON ?= python3
@@ -61,7 +61,7 @@ real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
 
 head: real-model
-	$(BIN)/specdec train head --model smollm2 --kind eagle3 --minutes 180 --resume
+	$(BIN)/specdec train head --model smollm2 --kind eagle3 --minutes 180 $(RESUME)
 
 # specdec itself fetches SmolLM2, when the demo starts.
 $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml

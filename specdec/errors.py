@@ -3,6 +3,7 @@
 SpecdecError
 ├── RequestError    a prompt or a setting that can't be honoured
 ├── ModelError      a model or tokenizer that can't be driven
+│   └── HubUnreachableError    the model isn't cached, and the hub can't be reached
 ├── NumericsError   the model's logits are not numbers
 └── PluginError     a plug-in that is unknown, ambiguous, misconfigured or breaks its contract
 
@@ -30,6 +31,10 @@ class RequestError(SpecdecError):
 
 class ModelError(SpecdecError):
     """A model or tokenizer that can't be driven."""
+
+
+class HubUnreachableError(ModelError):
+    """A model isn't in the hub's cache, and the hub can't be reached."""
 
 
 class NumericsError(SpecdecError):

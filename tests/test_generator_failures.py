@@ -320,7 +320,9 @@ def test_a_drafter_is_stopped_exactly_once_whatever_ends_its_request() -> None:
 
 
 def test_a_model_or_tokenizer_that_can_not_be_driven_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no backend drives a int: pass a transformers causal language model"):
+    with pytest.raises(
+        ModelError, match="no backend drives an object of type int: pass a transformers causal language model"
+    ):
         Generator(5)
     with pytest.raises(ModelError, match=r"tokenizer=5 is not a transformers tokenizer"):
         Generator(toy(), 5)

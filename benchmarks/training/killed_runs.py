@@ -31,6 +31,7 @@ from specdec.training.acceptance import held_out_acceptance
 from specdec.training.base import DEPTH
 from specdec.training.checkpoint import FILE as CHECKPOINT
 from specdec.training.kinds import KINDS
+from specdec.training.own_text import FILE as TEXT
 from specdec.training.packing import pack
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
@@ -130,7 +131,8 @@ def train(folder: Path, stage: str, after: int, seed: int) -> None:
 
     model, tokenizer = demo.load()
     settings = SETTINGS.model_copy(update={"seed": seed})
-    head = train_head(model, tokenizer, folder, settings, resume=True, watch=Watch(on_progress=watch, clock=clock()))
+    resume = (folder / TEXT).exists()
+    head = train_head(model, tokenizer, folder, settings, resume=resume, watch=Watch(on_progress=watch, clock=clock()))
     found = {"tokens_per_step": head.acceptance.tokens_per_step, "updates": head.run.num_updates,
              "answer_tokens": head.num_answer_tokens, "seconds": time.monotonic() - began}  # fmt: skip
     (folder / FIGURES).write_text(json.dumps(found), encoding="utf-8")
@@ -146,8 +148,9 @@ def table(out: Path, kills: dict[str, int]) -> list[str]:
     """Return the runs' figures as rows of Markdown."""
     torch.set_num_threads(1)
     model, tokenizer = demo.load()
+    common = out / "text_for_all"
     text, _ = write_own_text(
-        model, tokenizer, out / "text_for_all", TEXT_FOR_ALL, resume=True, watch=Watch(clock=clock())
+        model, tokenizer, common, TEXT_FOR_ALL, resume=(common / TEXT).exists(), watch=Watch(clock=clock())
     )
     rows = pack(text, SETTINGS.row_length, np.random.default_rng(0))
     expected, written = out / "uninterrupted", documents(out / "uninterrupted")

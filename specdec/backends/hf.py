@@ -120,7 +120,9 @@ class HFBackend(Backend):
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> Self:
         if not isinstance(model, PreTrainedModel):
-            raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
+            raise ModelError(
+                f"the hf backend drives a transformers PreTrainedModel, not an object of type {type(model).__name__}"
+            )
         if is_sharded(model) and cls.is_alone:
             raise ModelError(
                 f"{name_of(model)} is sharded over processes, which must all run each pass: use backend='distributed', "

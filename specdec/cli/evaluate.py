@@ -265,8 +265,10 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Compari
         return
     is_complete = all(comparison.is_complete for comparison in comparisons)
     costs = None
-    with status("measuring the cost of passes for the report"), suppress(KeyboardInterrupt):  # it does without
-        costs = session.costs() if is_complete else None  # after Ctrl-C, don't measure more
+    if is_complete:  # after Ctrl-C, don't measure more
+        # the report leaves the figure out
+        with status("measuring the cost of passes for the report"), suppress(KeyboardInterrupt):
+            costs = session.costs()
     write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
 
 

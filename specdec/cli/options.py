@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli.progress import status
-from specdec.errors import ModelError, RequestError, SpecdecError, nearest
+from specdec.errors import HubUnreachableError, ModelError, RequestError, SpecdecError, nearest
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
@@ -44,7 +44,7 @@ ChatPrompts = Annotated[
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="apply the model's chat template to every prompt, or to chat messages alone (default: to messages and the "
+        help="apply the model's chat template to every prompt, or only to chat messages (default: to messages and the "
         "built-in instructions)",
     ),
 ]
@@ -133,7 +133,7 @@ def load_model(
             try:
                 opened = read(source)
             except ModelError as error:
-                if name.endswith(f"/{smollm2.NAME}"):
+                if isinstance(error, HubUnreachableError) and name.endswith(f"/{smollm2.NAME}"):
                     raise ModelError(f"{error}; --model smollm2 needs no hub") from error
                 if near := nearest(name, _BUILT_IN):
                     raise ModelError(f"{error}; did you mean --model {near[0]}?") from error

@@ -43,7 +43,7 @@ def train(
     ] = None,
     run: TrainingRun = USUAL_RUN,
     vocabulary: Annotated[
-        int, typer.Option(min=1, help="size of the draft vocabulary: the head drafts the most frequent tokens alone")
+        int, typer.Option(min=1, help="size of the draft vocabulary: the head drafts only the most frequent tokens")
     ] = 8192,
     export: Annotated[
         tuple[str, Path] | None,

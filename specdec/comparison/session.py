@@ -176,7 +176,9 @@ class ComparisonSession:
 
 def _engine(weights: Weights) -> str:
     """Return what runs the model's passes, and how torch has its weights."""
-    return weights.engine if weights.engine != "torch" else f"torch, weights {weights}"
+    if not weights.runs_layers:
+        return weights.engine
+    return f"{'torch' if weights.engine == 'hf' else f'{weights.engine} (torch)'}, weights {weights}"
 
 
 def open_by_name(

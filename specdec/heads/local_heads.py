@@ -63,7 +63,7 @@ def strategy_of(folder: Path) -> str:
             f"the head in {folder} has a damaged configuration: remove {config}, and train the head again "
             "(`specdec train head --resume`)"
         ) from error
-    return STRATEGIES.get(kind, "eagle3")  # whose folders name the type of their layer
+    return STRATEGIES.get(kind, "eagle3")  # EAGLE-3 folders name their layer's type, such as llama
 
 
 def folder_for(digest: str) -> Path:

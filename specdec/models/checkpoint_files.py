@@ -1,5 +1,7 @@
 """The remedy for a folder whose model can't be loaded, by the files in it."""
 
+import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +14,7 @@ _IN_PYTHON = {
     "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded",
 }
 _LFS_POINTER = b"version https://git-lfs"
+_MODEL, _ADAPTER = "config.json", "adapter_config.json"
 
 
 def remedy_without_hub(name: str) -> str:
@@ -38,18 +41,26 @@ def remedy_for_files(name: str) -> str:
     for file in files:
         if file.suffix == ".safetensors" and (fault := _damage(file)):
             return fault
-    inner = _folders_of_models(folder) if lacks_config(folder) else []
-    return f"A folder in it has one: give {str(inner[0])!r}" if inner else GIVE_A_MODEL
+    return _remedy_without_config(folder, files) if lacks_config(folder) else GIVE_A_MODEL
 
 
 def lacks_config(folder: Path) -> bool:
     """Return True for a folder that has neither a model's configuration nor an adapter's."""
-    return folder.is_dir() and not any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return folder.is_dir() and not any((folder / name).is_file() for name in (_MODEL, _ADAPTER))
 
 
-def _folders_of_models(folder: Path) -> list[Path]:
-    """Return folders in it that have a configuration: a trainer's checkpoints, or snapshots in the hub's cache."""
-    return sorted(path.parent for pattern in ("*", "snapshots/*") for path in folder.glob(f"{pattern}/config.json"))
+def _remedy_without_config(folder: Path, files: Sequence[Path]) -> str:
+    if weights := [file.name for file in files if file.suffix == ".safetensors"]:
+        return f"Copy the checkpoint's {_ADAPTER if weights[0].startswith('adapter') else _MODEL} into it"
+    places = [f"{inner}/{name}" for inner in ("*", "snapshots/*") for name in (_MODEL, _ADAPTER)]
+    checkpoints = [path.parent for place in places for path in folder.glob(place)]
+    return f"Give the newest checkpoint in it, {str(max(checkpoints, key=_age))!r}" if checkpoints else GIVE_A_MODEL
+
+
+def _age(checkpoint: Path) -> tuple[int, float]:
+    """Return a key that is greater for a newer checkpoint: a trainer's number of steps, else the time of the folder."""
+    step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return int(step[1]) if step else -1, checkpoint.stat().st_mtime
 
 
 def _damage(file: Path) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.errors import ModelError, RequestError, in_one_line, nearest, plural
+from specdec.errors import HubUnreachableError, ModelError, RequestError, in_one_line, nearest, plural
 from specdec.models.checkpoint_files import GIVE_A_MODEL, lacks_config, remedy_for_files, remedy_without_hub
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 
@@ -141,23 +141,23 @@ def must_be_cached(name: str) -> bool:
     Called before loading, since transformers would retry for half a minute.
 
     Raises:
-        ModelError: if the model isn't in the cache either.
+        HubUnreachableError: if the model isn't in the cache either.
     """
     if Path(name).exists():
         return False
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):  # an answer, which loading reports in full
+    except (HfHubHTTPError, HFValidationError):  # an answer, which loading reports in full
         return False
     except Exception as error:  # of any library that makes the connection
         from transformers.utils import cached_file
 
         if cached_file(name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False):
             return True
-        raise ModelError(
+        raise HubUnreachableError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
             f"reached ({in_one_line(error)}). {remedy_without_hub(name)}"
         ) from error

@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -213,7 +213,8 @@ class Binding:
         if not backend.cls.runs_layers:
             layouts = partial(stock_alone, choice.weights, backend.name)
         load = partial(backend.load, model)
-        weights, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
+        found, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
+        weights = replace(found, engine=backend.name, runs_layers=backend.cls.runs_layers)
         with ExitStack() as failing:
             failing.callback(target.close)
             state, copied = state_of(model), fingerprint_of(model) if backend.cls.copies_weights else None

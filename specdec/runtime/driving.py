@@ -94,8 +94,7 @@ def stock_alone(requested: str, backend: str, failed: Mapping[str, str]) -> Iter
         ModelError: if packed weights were requested.
     """
     if not failed:
-        weights = stock_or_refuse(requested, 0, f"backend {backend} lays them out itself")
-        yield replace(weights, engine=backend)
+        yield stock_or_refuse(requested, 0, f"backend {backend} lays them out itself")
 
 
 def drive_with(load: Load, model: Any, compiler: Compiler) -> tuple[Target, Numerics]:

@@ -56,11 +56,16 @@ class AutoProposer(Proposer):
             head: a trained head's folder.
 
         Raises:
-            ModelError: the folder's configuration is damaged.
+            ModelError: the folder's configuration is damaged, or its head isn't one that is trained here.
         """
         sources: list[Proposer] = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()]
         if head is not None:
-            sources.append(READERS[strategy_of(head)](head=head))
+            if (strategy := strategy_of(head)) not in READERS:
+                raise ModelError(
+                    f"auto drafts with heads for {', '.join(READERS)}, and the one in {head} is for {strategy}: give "
+                    f"auto+{strategy}:head={head}, or remove the folder"
+                )
+            sources.append(READERS[strategy](head=head))
         return MergedProposer(proposers=sources, loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:

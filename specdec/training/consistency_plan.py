@@ -20,7 +20,7 @@ class ConsistencyPlan(TrainingPlan):
 
     def lines(self, plan: Plan) -> list[str]:
         return [
-            f"training: all weights of a copy of the model, for {rounded(plan.training_minutes, 2)} minutes; the copy "
+            f"training: all weights of a copy of the model, for {rounded(plan.training_minutes, 3)} minutes; the copy "
             f"with most tokens per step is kept (Jacobi decoding with {self.block_size} guesses, held-out text)",
             f"this makes another model, in {self.folder}, which writes other texts; the given model stays as it is",
         ]

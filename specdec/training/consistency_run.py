@@ -48,7 +48,7 @@ def train_consistency(
 
     Raises:
         RequestError: without a tokenizer, for a folder that has another model, can't be written to, lacks room, has
-            another run's text, or has a training that was interrupted with other arguments.
+            another run's text or none to resume, or has a training that was interrupted with other arguments.
         ModelError: for a model that can't be trained, that writes hardly any text, or of which no better one was found;
             memory ran out.
     """

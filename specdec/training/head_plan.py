@@ -27,8 +27,8 @@ class HeadPlan(TrainingPlan):
 
     def lines(self, plan: Plan) -> list[str]:
         training = (
-            f"training: {self.label} for {rounded(plan.training_minutes, 2)} minutes; the best by accepted length on "
-            "held-out text is kept"
+            f"training: {self.label} for {rounded(plan.training_minutes, 3)} minutes; the head with the "
+            "most tokens per step on held-out text is kept"
         )
         if self.strategy != _MEASURED:
             return [*self.reasons, training]
@@ -56,17 +56,17 @@ def _expectation(num_answer_tokens: int, minutes_for_least: float) -> str:
     if reached:
         found = reached[-1]
         return (
-            f"about {found.held_out:.1f} {measure}, as SmolLM2's head reached after {_millions(found)}; {plain}, and "
+            f"about {found.held_out:.1f} {measure}, as SmolLM2's head reached after {_amount(found)}; {plain}, and "
             "larger models may gain more"
         )
     least, remedy = CURVES[_MEASURED][0], ""
     if minutes_for_least <= _MOST_MINUTES:
         remedy = f" (give about --minutes {math.ceil(minutes_for_least)})"
     return (
-        f"fewer than {least.held_out:.1f} {measure}, which SmolLM2's head reached after {_millions(least)}{remedy}; "
+        f"fewer than {least.held_out:.1f} {measure}, which SmolLM2's head reached after {_amount(least)}{remedy}; "
         f"{plain}"
     )
 
 
-def _millions(point: Point) -> str:
-    return f"{point.num_answer_tokens / 1e6:g} million answer tokens"
+def _amount(point: Point) -> str:
+    return f"{rounded(point.num_answer_tokens, 3)} answer tokens"

@@ -58,8 +58,9 @@ def train_head(
         watch: receives the plan and the progress.
 
     Raises:
-        RequestError: without a tokenizer, for a folder that can't be written to, lacks room, has another run's text, a
-            model or a head of another kind, or a training that was interrupted with other arguments.
+        RequestError: without a tokenizer, for a folder that can't be written to, lacks room, has another run's text
+            or none to resume, a model or a head of another kind, or a training that was interrupted with other
+            arguments.
         ModelError: for a model whose states or attention can't be reached, or that writes hardly any text; memory ran
             out.
     """

@@ -53,7 +53,8 @@ class OwnText:
         num_at_begin: answer tokens that were written before the run began; they count as written in its time.
 
     Raises:
-        RequestError: the folder has text and isn't resumed, or the text is another model's or command's.
+        RequestError: the folder has text and isn't resumed, or has none and is, or the text is another model's or
+            command's.
     """
 
     def __init__(self, place: Place, model: Any, script: Script, settings: OwnTextSettings, is_resumed: bool) -> None:
@@ -63,6 +64,8 @@ class OwnText:
         self.text, self.seconds, self.num_at_begin = Text.of([], []), 0.0, 0
         self._other = dict[str, Any]()  # facts of an unfinished run that isn't this one
         if not self.path.exists():
+            if is_resumed:
+                raise RequestError(f"{folder} has no text of an earlier run to resume: leave out --resume")
             return
         if not is_resumed:
             raise RequestError(f"{folder} has text of an earlier run: resume it (--resume), or give another folder")

@@ -36,7 +36,8 @@ class Plan:
     Attributes:
         num_answer_tokens: of the text, including what was written before.
         num_written: answer tokens that were written before.
-        tokens_per_second: of answers of full length, by the first steps after the prefix; 0 if none have to be written.
+        tokens_per_second: measured in the first seconds of writing, after prefill of the template's shared prefix. It
+            assumes answers of full length; the actual rate is lower if answers end early. 0 if none have to be written.
         text_minutes: time for the text.
         training_minutes: time for the training that follows.
         source: what the model writes, in words.
@@ -58,11 +59,11 @@ class Plan:
     def _text(self) -> str:
         if not self.tokens_per_second:
             return f"text: {rounded(self.num_answer_tokens, 3)} answer tokens, all of them written before"
-        before = f", {rounded(self.num_written, 3)} of them written before" if self.num_written else ""
+        before = f" ({rounded(self.num_written, 3)} of them written before)" if self.num_written else ""
         return (
-            f"text: the model writes {self.source}: about {rounded(self.num_answer_tokens, 2)} answer tokens in "
-            f"{rounded(self.text_minutes, 2)} minutes, at {rounded(self.tokens_per_second, 2)} tokens/s, fewer if "
-            f"answers end early{before}"
+            f"text: the model writes {self.source}: about {rounded(self.num_answer_tokens, 2)} answer tokens{before} "
+            f"in {rounded(self.text_minutes, 3)} minutes, at {rounded(self.tokens_per_second, 2)} tokens/s, fewer if "
+            "answers end early"
         )
 
 

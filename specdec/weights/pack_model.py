@@ -32,7 +32,8 @@ class Weights:
         why: why the weights aren't packed, or not by the fastest kernel, or "".
         tried: the kernels that support the model's dtype and device, if none is used.
         num_quantised: number of quantised linear layers, which stay unchanged and aren't counted in ``num_layers``.
-        engine: what runs the model: torch, or the name of a backend with a copy of the weights of its own.
+        engine: the name of the backend that runs the model.
+        runs_layers: True if the backend runs torch's layers, False if it has a copy of the weights of its own.
     """
 
     kernel: str = ""
@@ -44,7 +45,8 @@ class Weights:
     tried: tuple[str, ...] = ()
     num_quantised: int = 0
     lossy: str = ""
-    engine: str = "torch"
+    engine: str = "hf"
+    runs_layers: bool = True
 
     def __str__(self) -> str:
         if not self.kernel:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specdec import hookimpl
+from specdec.cli import evaluate
 from specdec.cli.evaluate import _write_report
 from specdec.comparison import report
 from specdec.verifiers.base import Verdict, Verifier
@@ -76,7 +77,10 @@ def test_ctrl_c_while_costs_are_measured_leaves_their_figure_out_of_the_report(
     complete: Any = SimpleNamespace(is_complete=True)
     session: Any = SimpleNamespace(costs=costs, tokenizer=None)
     _write_report(tmp_path / "report.html", [complete], session)
-    assert written == [((tmp_path / "report.html", [complete]), None)]
+    assert written.pop() == ((tmp_path / "report.html", [complete]), None)
+    monkeypatch.setattr(evaluate, "status", None)  # nothing is measured after Ctrl-C, and nothing said to be
+    _write_report(tmp_path / "report.html", [stopped := SimpleNamespace(is_complete=False)], session)
+    assert written == [((tmp_path / "report.html", [stopped]), None)]
 
 
 def test_several_temperatures_have_their_own_tables_and_files(run: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from typer.main import get_command
 
 from specdec import Generator, ModelError, cli, demo
+from specdec.errors import HubUnreachableError
 from specdec.runtime import backend_choice
 from tests.cli.test_options import COMMANDS
 from tests.support import built_in_model
@@ -125,17 +126,22 @@ def test_so_does_a_command_that_draws(run: Any, monkeypatch: pytest.MonkeyPatch)
 def test_a_misspelt_name_of_a_model_that_specdec_has_is_answered_with_it(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failure = [ModelError]
+
     def read_model(*_: Any) -> None:
-        raise ModelError("can't load it")
+        raise failure[0]("can't load it")
 
     monkeypatch.setattr(backend_choice, "read_model", read_model)
     answers = {
         "smolm2": "; did you mean --model smollm2?",
-        "HuggingFaceTB/SmolLM2-135M-Instruct": "; --model smollm2 needs no hub",
+        "HuggingFaceTB/SmolLM2-135M-Instruct": "",
         "owner/gpt2": "",
     }
     for given, answer in answers.items():
         assert run("generate", "x", "--model", given) == (2, "", f"error: can't load it{answer}\n")
+    failure[0] = HubUnreachableError
+    told = "error: can't load it; --model smollm2 needs no hub\n"
+    assert run("generate", "x", "--model", "HuggingFaceTB/SmolLM2-135M-Instruct") == (2, "", told)
 
 
 def test_an_unquoted_prompt_is_answered_with_quotes(run: Any) -> None:

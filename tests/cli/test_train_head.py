@@ -26,7 +26,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train_head(model: Any, tokenizer: Any, *others: Any) -> TrainedHead:
         given.update(zip(("out", "settings", "prompts", "resume", "watch"), others, strict=True))
         watch = given["watch"]
-        watch.on_plan(Plan(600_000, 0, 400.0, 24.0, 36.0, "answers", HeadPlan("eagle3", "an EAGLE-3 head")))
+        watch.on_plan(Plan(600_000, 123_456, 400.0, 103.6, 36.0, "answers", HeadPlan("eagle3", "an EAGLE-3 head")))
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]
@@ -42,7 +42,8 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
         "train", "head", "--model", "demo", "--minutes", "60", "--out", str(tmp_path), "--seed", "3", "--no-report"
     )
     assert code == 0
-    assert "text: the model writes answers: about 600,000 answer tokens in 24 minutes, at 400 tokens/s, fewer if" in out
+    planned = "about 600,000 answer tokens (123,000 of them written before) in 104 minutes, at 400 tokens/s, fewer if"
+    assert f"text: the model writes answers: {planned} answers end early\n" in out
     assert "to expect: about 1.8 tokens per step (chain of 5 draft tokens, held-out text), as SmolLM2's head" in out
     assert "1.70 tokens per step (chain of 2 draft tokens, held-out text); accepted by depth: 50%, 20%" in out
     assert f"use it: --proposer auto+eagle3:head={tmp_path}" in out

@@ -27,6 +27,7 @@ from specdec.comparison.runs import Run
 from specdec.comparison.ties import ScoredText
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
+from tests.support import families
 
 MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
 PROMPTS = [[1, 2, n, *([4, 5] if n == 3 else [])] for n in range(6)]  # prompt 3 is the longest
@@ -289,6 +290,14 @@ def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.
     for strategies in ({}, {"a": "jacobi"}):
         with pytest.raises(SpecdecError, match="numerics='exact' is unavailable here: "):
             ComparisonSession(model, strategies, PROMPTS, numerics="exact", **FEW)
+
+
+def test_the_plan_names_the_backend_that_torch_runs() -> None:
+    model = families.make(*families.TREES["llama"])
+    given: dict[str, Any] = {"proposer": "autoregressive", "numerics": "fast", "weights": "stock"}
+    for backend, engine in (("hf", "torch"), ("static", "static (torch)")):
+        plan = ComparisonSession(model, {"plain": Generator(model, backend=backend, **given)}, [[3]], **FEW).plan
+        assert plan.model["engine"].startswith(f"decoded with {engine}, weights stock: ")
 
 
 def test_prompts_keep_their_category_and_name() -> None:

@@ -1,5 +1,6 @@
 """A folder whose weights can't be loaded is answered by what is wrong with its files."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -59,13 +60,25 @@ def test_a_folder_with_a_name_of_the_command_line_is_no_such_name(
     assert remedy_for_files(name) == GIVE_A_MODEL
 
 
-@pytest.mark.parametrize("inner", ["checkpoint-500", "snapshots/0a1b"], ids=["of a trainer", "of the hub's cache"])
-def test_a_folder_of_models_is_answered_with_one_of_them(inner: str, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / inner).mkdir(parents=True)
-    shutil.copy(folder / "config.json", tmp_path / inner)
+@pytest.mark.parametrize("config", ["config.json", "adapter_config.json"])
+@pytest.mark.parametrize(
+    ("older", "inner"),
+    [("checkpoint-500", "checkpoint-1500"), ("snapshots/f", "snapshots/0a1b")],
+    ids=["of a trainer", "of the hub's cache"],
+)
+def test_a_folder_of_models_is_answered_with_the_newest(
+    older: str, inner: str, config: str, folder: Path, tmp_path: Path
+) -> None:
+    for place in (older, inner):
+        (tmp_path / place).mkdir(parents=True)
+        shutil.copy(folder / "config.json", tmp_path / place / config)
+    os.utime(tmp_path / older, (0, 0))
     with pytest.raises(ModelError) as caught:
         load_pretrained(str(tmp_path), tokenizer=object())
-    answer = f"the folder has no config.json. A folder in it has one: give '{tmp_path / inner}'"
+    answer = f"the folder has no config.json. Give the newest checkpoint in it, '{tmp_path / inner}'"
     assert str(caught.value) == f"can't load '{tmp_path}': {answer}"
-    shutil.copy(folder / "config.json", tmp_path)
+    weights = "model.safetensors" if config == "config.json" else "adapter_model.safetensors"
+    shutil.copy(folder / "model.safetensors", tmp_path / weights)
+    assert remedy_for_files(str(tmp_path)) == f"Copy the checkpoint's {config} into it"
+    shutil.copy(folder / "config.json", tmp_path / config)
     assert remedy_for_files(str(tmp_path)) == GIVE_A_MODEL

@@ -91,7 +91,9 @@ class FullyShardedDataParallel(Holder):
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch says so of traces
 def test_other_holders_are_refused_with_what_to_give(wrap: Wrap, remedy: str) -> None:
-    with pytest.raises(ModelError, match=rf"no backend drives a \w+: (a traced model has no cache: )?{remedy}"):
+    with pytest.raises(
+        ModelError, match=rf"no backend drives an object of type \w+: (a traced model has no cache: )?{remedy}"
+    ):
         Generator(wrap(llama()))
 
 

@@ -510,7 +510,7 @@ def test_where_no_backend_takes_a_model_each_broken_third_party_has_a_line(monke
     with pytest.raises(ModelError) as caught:
         Generator(object())
     first, *lines = str(caught.value).splitlines()
-    assert first.startswith("no backend drives a object")
+    assert first.startswith("no backend drives an object of type object")
     assert lines == ["no-import is installed but broken: ImportError: no module named 'left_pad'"]
 
 

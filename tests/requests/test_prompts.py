@@ -195,7 +195,11 @@ def test_messages_are_refused_without_a_chat_template() -> None:
 
 
 def test_a_template_that_refuses_the_messages_is_quoted() -> None:
-    assert refusal([{"role": "user"}], Chatty()) == "the tokenizer's chat template rejected the messages: 'content'"
+    called = [MESSAGES[0], {"role": "assistant", "tool_calls": [{}]}]
+    assert refusal(called, Chatty()) == "the tokenizer's chat template rejected the messages: 'content'"
+    assert refusal([MESSAGES[0], {"role": "tool"}], Chatty()) == (
+        "chat message 1 has no 'content': a message is {'role': 'tool', 'content': …}"
+    )
 
 
 def test_text_that_the_tokenizer_can_not_take_is_refused() -> None:

@@ -1,5 +1,6 @@
 """The default strategy with a head that was trained for the model on this machine, and with an unsuitable one."""
 
+import json
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -115,11 +116,16 @@ def break_tensors(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"no tensors")
 
 
+def name_another_kind(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "eagle"}))
+
+
 def remove_tensors(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-@pytest.mark.parametrize("damage", [break_config, break_tensors, remove_tensors])
+@pytest.mark.parametrize("damage", [break_config, break_tensors, remove_tensors, name_another_kind])
 def test_a_damaged_head_is_left_out_and_the_note_says_why(
     built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, damage: Any
 ) -> None:
@@ -131,6 +137,7 @@ def test_a_damaged_head_is_left_out_and_the_note_says_why(
     (note,) = [note for note in result.notes if "head" in note]
     assert note.startswith("drafted without a trained head: ")
     assert str(folder) in note
+    assert (f"give auto+eagle:head={folder}, or remove the folder" in note) == (damage is name_another_kind)
 
 
 def test_where_hidden_states_or_layers_are_unavailable_it_goes_on_without_the_head(

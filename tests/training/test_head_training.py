@@ -273,6 +273,8 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     num_kept = len(written.tokens) - len(written)  # without the prefix, which is one token
     kept_share = num_kept / (16 * len(seen.reports) * SETTINGS.num_rows)  # a report after 16 steps
     assert kept_share <= json.loads(facts.read_text())["seconds"] / spent < 1, "equal texts, kept once, count as time"
+    with pytest.raises(RequestError, match="has no text of an earlier run to resume: leave out --resume"):
+        train(Seen(), tmp_path / "empty", resume=True)
     with pytest.raises(RequestError, match="--resume"):
         train(Seen(), tmp_path)
     with pytest.raises(RequestError, match="another model"):
@@ -431,7 +433,7 @@ def test_memory_that_runs_out_halves_the_texts_at_once(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Rollout, "write", full)
     seen = Seen(interrupt("training", 0))
-    train(seen, tmp_path, resume=True)
+    train(seen, tmp_path)
     assert sizes == [16, 8, 4]
     reports = [each for each in seen.reports if each.stage == "text"]
     assert all(earlier.num_answer_tokens <= later.num_answer_tokens for earlier, later in itertools.pairwise(reports))

@@ -86,7 +86,7 @@ def test_the_kind_is_chosen_once_and_the_plan_says_why() -> None:
         "drafted in 50% of a step",
         "predicted from SmolLM2's acceptance after as much text, with steps and drafts timed on this machine; --kind "
         "overrides it",
-        "training: Medusa heads for 36 minutes; the best by accepted length on held-out text is kept",
+        "training: Medusa heads for 36 minutes; the head with the most tokens per step on held-out text is kept",
     ]]  # fmt: skip
     least = KindChoice(None, costs=costs(eagle3=0.5, medusa=0.05)).plan(30_000).reasons
     assert "acceptance after 500,000 answer tokens, the nearest measured, with steps" in least[-1]
