@@ -93,11 +93,11 @@ class PackedCostModel(CostModel):
         num_recent = sum(each.step > self._num_steps - _REFRESH for group in near for each in self._passes[group])
         return self.learns and (num_recent < _FEWEST or any(group in self._doubtful for group in near))
 
-    def learn(self, num_rows: int, size: float, seconds: float, searching: float, is_plain: bool) -> None:
+    def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
         if not self.learns:
             return
         self._num_steps += 1
-        group = group_of(num_rows + round(size) - 1)
+        group = group_of(num_rows + size - 1)
         passes = self._passes[group]
         passes.append(Pass(self._num_steps, seconds - searching))
         if not is_plain:

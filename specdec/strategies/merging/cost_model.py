@@ -4,7 +4,6 @@ Drafts grow in rounds. Each round adds nodes to a pass, and a model says which: 
 to the widest, or one of any row where they are packed. A step's size is one more than its rounds.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,15 +27,13 @@ class CostTable:
     marginal: Sequence[float]
     min_marginal: float
 
-    def at(self, size: float) -> float:
-        """Return the cost of a size, linear between two; sizes beyond the table's cost as its last."""
-        size = min(size, len(self.costs) - 1)
-        below = self.costs[math.floor(size)]
-        return below + (size % 1.0) * (self.costs[math.ceil(size)] - below)
+    def at(self, size: int) -> float:
+        """Return the cost of a size; sizes beyond the table's cost as its last."""
+        return self.costs[min(size, len(self.costs) - 1)]
 
     def over_plain(self, size: int) -> float:
-        """Return what a step of a size costs more than one of size 1; sizes beyond the table's cost as its last."""
-        return self.costs[min(size, len(self.costs) - 1)] - self.costs[1]
+        """Return what a step of a size costs more than one of size 1."""
+        return self.at(size) - self.costs[1]
 
     @classmethod
     def of(cls, costs: Sequence[float]) -> "CostTable":
@@ -66,8 +63,8 @@ class CostModel(ABC):
         """Return for each round the growths that take their next node in it, before the next round begins."""
 
     @abstractmethod
-    def size_of(self, record: StepRecord) -> float:
-        """Return a step's size, that of a root that was padded included; a fraction for rounds of some rows alone."""
+    def size_of(self, record: StepRecord) -> int:
+        """Return a step's size, that of a root that was padded included."""
 
     def pads_root(self, num_rows: int) -> bool:
         """Return True if a step of size 1 takes less time now if its pass is padded to size 2."""
@@ -77,7 +74,7 @@ class CostModel(ABC):
     def table(self, num_rows: int) -> CostTable:
         """Return the costs of steps of ``num_rows`` rows."""
 
-    def cost_of_switch(self, num_rows: int, size: float) -> float:
+    def cost_of_switch(self, num_rows: int, size: int) -> float:
         """Return what a step of a size costs now because the last pass had another one, in plain steps.
 
         Tables contain a share of it.
@@ -99,7 +96,7 @@ class CostModel(ABC):
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
 
     @abstractmethod
-    def learn(self, num_rows: int, size: float, seconds: float, searching: float, is_plain: bool) -> None:
+    def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
         """Learn from the time of a step, unless it has read a part of a prompt.
 
         Args:

@@ -54,16 +54,11 @@ class PaddedCostModel(CostModel):
         """Every row takes a node in every round."""
         return repeat(growths)
 
-    def size_of(self, record: StepRecord) -> float:
-        """Return the width, or the mean of the rows' tokens if the pass was padded to a size for all rows together."""
-        trees = [outcome.tree for outcome in record.outcomes if outcome.tree is not None]
-        num_nodes, padding = [len(tree) for tree in trees], self._costs.padding
-        has_all = len(trees) == record.num_rows and max(num_nodes, default=0) == record.width
-        if not padding.sizes or not has_all:
-            return record.width
-        if record.width == 1:
-            return 2 if trees[0].pads_root and padding.may_pad_root(len(trees)) else 1
-        return sum(padding.tokens(num_nodes)) / len(trees)
+    def size_of(self, record: StepRecord) -> int:
+        """Return the width of the widest row, as if all had it: narrower ones that share its pass may make it smaller."""
+        trees = [outcome.tree for outcome in record.outcomes]
+        may_be_padded = record.width == 1 and self._costs.padding.may_pad_root(len(trees))
+        return 2 if may_be_padded and trees[0] is not None and trees[0].pads_root else record.width
 
     def pads_root(self, num_rows: int) -> bool:
         costs = self.table(num_rows).costs
@@ -77,7 +72,7 @@ class PaddedCostModel(CostModel):
             costs = [0.0, steps.cost_of_nothing]
             for width in range(2, self._max_width + 1):
                 cost = self._predicted(num_rows, width) * correction(width)
-                costs.append(max(costs[-1], cost * steps.hope(self._filled(num_rows, width))))
+                costs.append(max(costs[-1], cost * steps.discount(self._filled(num_rows, width))))
             for width in range(1, self._max_width + 1):
                 costs[width] += _SHARE_OF_SWITCH * self.cost_of_switch(num_rows, width)
             self._tables[key] = CostTable.of(costs)
@@ -90,7 +85,7 @@ class PaddedCostModel(CostModel):
     def needs_plain(self, num_rows: int) -> bool:
         return self._rows[num_rows].needs_plain
 
-    def learn(self, num_rows: int, size: float, seconds: float, searching: float, is_plain: bool) -> None:
+    def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
         if not self.learns:
             return
         steps, is_switch = self._rows[num_rows], self._is_switch(num_rows, size)
@@ -108,20 +103,20 @@ class PaddedCostModel(CostModel):
             size, steps = retimed[place], self._rows[1]
             if size == self._filled(1, 1):
                 steps.relearn_all()
-            elif size <= self._max_width:
+            elif size <= self._filled(1, self._max_width):
                 steps.relearn(size, is_faster=retimed[:place].count(size) % 2 == 0)  # each second change undoes one
             steps.has_new_costs()
             self._tables.clear()
         self._num_retimed = len(retimed)
 
-    def cost_of_switch(self, num_rows: int, width: float) -> float:
+    def cost_of_switch(self, num_rows: int, width: int) -> float:
         return self._rows[num_rows].cost_of_switch if self._is_switch(num_rows, width) else 0.0
 
-    def _is_switch(self, num_rows: int, width: float) -> bool:
+    def _is_switch(self, num_rows: int, width: int) -> bool:
         """Return True if a step's pass would have another size than the last one."""
         return self._last_size not in (0.0, self._size(num_rows, width))
 
-    def _size(self, num_rows: int, width: float) -> float:
+    def _size(self, num_rows: int, width: int) -> float:
         """Return the size that a pass is padded to, 0 without padding."""
         return self._costs.padding.size_of_rows(num_rows, width) if self._costs.padding.sizes else 0.0
 

@@ -34,7 +34,7 @@ from specdec.strategies.merging.pending_costs import table_of_step
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
 _LARGEST_SWITCH = 1.0  # that a step is charged with beyond the largest debt: its cost is known, and no bad time
-_LARGEST_DEBT_OF_SWITCHES = 4.0
+_LARGEST_DEBT_OF_SWITCHES = 4.0  # which drafts cause, and pay for in later steps
 _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to cost
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
@@ -84,7 +84,7 @@ class SpeedupSizer(DraftSizer):
         self._spent = 0.0  # plain steps that passes of a head took, in the step under way
         self._charged = 0.0  # to the balance, for that step
         self._began_with = 0.0  # the balance before it
-        self._last = 0, 1.0  # number of rows and size of the last step whose time was learnt
+        self._last = 0, 1  # number of rows and size of the last step whose time was learnt
         self._is_out = False  # the balance was used up and has not recovered
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
@@ -268,7 +268,7 @@ class SpeedupSizer(DraftSizer):
         self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
         self.balance = max(min(least, -_LARGEST_DEBT_OF_SWITCHES), self.balance - switched)
 
-    def _switched(self, num_rows: int, size: float) -> float:
+    def _switched(self, num_rows: int, size: int) -> float:
         """Return what drafts cost a step by the size of its pass; plain decoding pays where rows come and go."""
         (last_rows, last_size), self._last = self._last, (num_rows, size)
         if num_rows != last_rows or max(size, last_size) == 1:

@@ -18,7 +18,7 @@ _REFRESH_PER_SWITCH = 192  # further ones for each plain step's time that a swit
 _HIGHEST_COST = 100.0
 _SMALLEST_CHANGE = 0.02  # of a cost
 _MOST_SWITCHES = 7  # that count
-_HOPED = 0.8  # of its cost, where the passes of a size have become faster: graphs with static shapes save 7 to 15 %
+_DISCOUNT = 0.8  # of its cost, where the passes of a size have become faster: graphs with static shapes save 7 to 15 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class StepTimes:
             widths of equally many bits are a group.
 
     Attributes:
-        costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them, nor is what is
-            hoped of faster passes.
+        costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them, nor is the
+            discount of faster passes.
         cost_of_nothing: the cost of a step whose search found no draft.
         cost_of_switch: what a step costs more if its pass has another size than the last one.
         needs_plain: True if drafted steps have no plain step near.
@@ -58,7 +58,7 @@ class StepTimes:
         self._pairs: defaultdict[float, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by group
         self._known: dict[float, float] = {}  # costs by width
         self._former: dict[float, dict[float, float]] = {}  # by group, costs by width that are to be learnt again
-        self._hoped: set[float] = set()  # groups whose passes have become faster, and were not seen since
+        self._faster: set[float] = set()  # groups whose passes have become faster, and were not seen since
         self.cost_of_switch = 0.0
         self._switched = 0.0  # seconds of the last step, if it was a plain one with a switch
         self._switches: deque[float] = deque(maxlen=_MOST_SWITCHES)  # what they cost
@@ -96,15 +96,15 @@ class StepTimes:
     def relearn(self, width: float, is_faster: bool) -> None:
         """Forget the steps of a group, whose passes have become faster or slower, but no cost until it was seen again.
 
-        See ``hope`` for faster ones.
+        See ``discount`` for faster ones.
         """
         group = self._group(width)
         self._pairs.pop(group, None)
         self._former[group] = {each: cost for each, cost in self._known.items() if self._group(each) == group}
         if is_faster:
-            self._hoped.add(group)
+            self._faster.add(group)
         else:
-            self._hoped.discard(group)
+            self._faster.discard(group)
         others = [step for step in self._before if self._group(step[0]) != group]
         self._before = deque(others, maxlen=_NEAR)
         self._switches.clear()
@@ -116,9 +116,9 @@ class StepTimes:
             steps.clear()
         self._switched, self.needs_plain = 0.0, True
 
-    def hope(self, width: float) -> float:
-        """Return the share of its cost that a width is believed to have until it was seen again, to be tried."""
-        return _HOPED if self._group(width) in self._hoped else 1.0
+    def discount(self, width: float) -> float:
+        """Return the share of its cost that a width is assumed to have until it was seen again, so that it is tried."""
+        return _DISCOUNT if self._group(width) in self._faster else 1.0
 
     def _group(self, width: float) -> float:
         return width if self._has_sizes else int(width).bit_length()
@@ -126,13 +126,13 @@ class StepTimes:
     def has_new_costs(self) -> bool:
         """Return True if costs have changed since the last step by more than a fiftieth."""
         self._num_steps += 1
-        learnt, num_hoped = dict[float, float](), len(self._hoped)
+        learnt, num_faster = dict[float, float](), len(self._faster)
         for group in self._pairs.keys() | self._former.keys():
             pairs = self._pairs[group]
             recent = [pair for pair in pairs if pair.number > self._num_steps - _MEMORY]
             if costs := _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:]):
                 self._former.pop(group, None)
-                self._hoped.discard(group)
+                self._faster.discard(group)
             learnt |= costs or self._former.get(group, {})
         is_same = learnt.keys() == self._known.keys() and all(
             abs(learnt[width] - known) <= _SMALLEST_CHANGE * known for width, known in self._known.items()
@@ -144,7 +144,7 @@ class StepTimes:
         switch = median_low(self._switches) if self._switches else self.cost_of_switch
         if abs(switch - self.cost_of_switch) > _SMALLEST_CHANGE:
             self.cost_of_switch, is_same = switch, False
-        return not is_same or len(self._hoped) < num_hoped
+        return not is_same or len(self._faster) < num_faster
 
 
 def _learnt(recent: list[_Pair]) -> dict[float, float]:

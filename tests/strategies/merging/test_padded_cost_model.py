@@ -11,7 +11,6 @@ from specdec.record import StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
-from tests.strategies.merging.test_sizer import recorded
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 
@@ -169,7 +168,7 @@ def test_what_was_learnt_is_learnt_again_where_passes_of_a_size_or_plain_ones_be
     assert take(0.8, 12) == pytest.approx([1.3 / 0.8, 1.8 / 0.8]), "it is no faster"
 
 
-def test_a_size_that_becomes_faster_is_hoped_to_cost_less_until_it_does_not() -> None:
+def test_a_size_that_becomes_faster_is_assumed_to_cost_less_until_it_was_seen_again() -> None:
     """Passes of 16 tokens change in nothing, nor does any size where all have changed before the first step."""
     measured = Costs((1, 6, 8, 12, 16), (1.0, 1.3, 1.35, 1.7, 1.8), 1.0, padding=Padding((1, 6, 8, 12, 16)))
     for before, after, believed in (
@@ -184,19 +183,6 @@ def test_a_size_that_becomes_faster_is_hoped_to_cost_less_until_it_does_not() ->
         for step in range(len(after)):
             model.relearn((*before, *after[: step + 1]))
         assert [model.table(1).costs[size] for size in (6, 8, 12, 16)] == pytest.approx(believed)
-
-
-def test_rows_of_different_widths_that_share_a_pass_have_the_size_of_their_sum() -> None:
-    """Of eight rows one has a draft: 12 tokens, where all rows with one would have 40."""
-    sizes = (8, 12, 16, 40)
-    model = PaddedCostModel(Costs(sizes, (1.0, 1.1, 1.2, 2.0), 1.0, padding=Padding(sizes)), 8)
-    one = model.size_of(recorded([5, *[1] * 7], [0] * 8, 1.0))
-    assert (one, model.size_of(recorded([5] * 8, [0] * 8, 1.0))) == (1.5, 5)
-    for size, seconds in ((1, 1.0), (1, 1.0), (one, 1.5), (one, 1.1), (one, 1.1), (one, 1.1), (1, 1.4), (1, 1.0)):
-        model.learn(8, size, seconds, 0.0, size == 1)
-    assert model.cost_of_switch(8, one) == pytest.approx(0.4)
-    assert model.table(8).costs[2] == pytest.approx(1.2 + 0.4 * 0.4)
-    assert model.table(8).costs[5] == pytest.approx(2.0 + 0.4 * 0.4), "none has had that size"
 
 
 def test_without_a_clock_costs_are_those_measured_at_load() -> None:
