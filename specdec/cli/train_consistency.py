@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 
 from specdec.cli.option_groups import with_option_groups
-from specdec.cli.options import EXIT_INTERRUPTED, before_anything_runs, quieten_transformers, refusing
+from specdec.cli.options import EXIT_INTERRUPTED, before_anything_runs, quieten_transformers
 from specdec.cli.training_options import USUAL_RUN, TrainedModel, TrainingRun
-from specdec.cli.training_progress import naming_saved_text, training_progress
+from specdec.cli.training_progress import training_progress
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def train_consistency(
         seed=run.seed,
     )
     console = Console(highlight=False, markup=False)
-    with naming_saved_text(out, "there was a better model"), refusing(), training_progress() as show:
+    with training_progress(out, "there was a better model", run.resume) as show:
         watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
         tuned = train(loaded, tokenizer, out, settings, tokens, run.resume, watch)
     _print(console, tuned, model, settings.block_size)

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from specdec.cli.option_groups import with_option_groups
-from specdec.cli.options import EXIT_INTERRUPTED, before_anything_runs, check_outputs, refusing
+from specdec.cli.options import EXIT_INTERRUPTED, before_anything_runs, check_outputs
 from specdec.cli.progress import status
 from specdec.cli.training_options import USUAL_RUN, TrainedModel, TrainingRun
-from specdec.cli.training_progress import naming_saved_text, training_progress
+from specdec.cli.training_progress import training_progress
 from specdec.errors import RequestError, SpecdecError
 from specdec.heads.kinds import HeadKind
 
@@ -82,7 +82,7 @@ def train(
     )
     console = Console(highlight=False, markup=False)
     missing = "a head was trained" if exported is None else f"{exported[1]} was written"
-    with naming_saved_text(out, missing), refusing(), training_progress() as show:
+    with training_progress(out, missing, run.resume) as show:
         watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
         if exported is not None:
             text, script = write_own_text(loaded, tokenizer, out, settings, tokens, run.resume, watch)

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from specdec.cli.options import refusing
+
 if TYPE_CHECKING:
     from specdec.training import Progress
 
@@ -18,7 +20,7 @@ _SECONDS_BETWEEN_DRAWINGS = 0.5
 
 
 @contextmanager
-def training_progress() -> "Iterator[Callable[[Progress], None]]":
+def _shown() -> "Iterator[Callable[[Progress], None]]":
     """Show the last report: on a terminal in one line, elsewhere a line from time to time and for a better head."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -38,15 +40,29 @@ def training_progress() -> "Iterator[Callable[[Progress], None]]":
 
 
 @contextmanager
-def naming_saved_text(folder: Path | None, missing: str) -> Iterator[None]:
-    """Print where the text is when Ctrl-C ends the block, which is before ``missing``; None is the cache folder."""
+def training_progress(folder: Path | None, missing: str, is_resumed: bool) -> "Iterator[Callable[[Progress], None]]":
+    """Show a run's progress; if Ctrl-C ends the block, which is before ``missing``, print how to go on.
+
+    Args:
+        folder: the run's; None is the cache folder.
+        is_resumed: the folder has text of an earlier run.
+    """
+    has_text = is_resumed
     try:
-        yield
+        with refusing(), _shown() as show:
+
+            def report(progress: "Progress") -> None:
+                nonlocal has_text
+                has_text = has_text or progress.stage == "training" or progress.num_answer_tokens > 0
+                show(progress)
+
+            yield report
     except KeyboardInterrupt:
-        message = (
-            f"interrupted before {missing}; the text so far is kept in {folder or 'the cache folder'}: the same "
-            "command with --resume goes on with it"
+        kept = (
+            f"the text so far is kept in {folder or 'the cache folder'}: the same command with --resume goes on with it"
         )
+        state = kept if has_text else "nothing was written yet: give the same command again"
+        message = f"interrupted before {missing}; {state}"
         Console(stderr=True, highlight=False, markup=False).print(message, soft_wrap=True)
         raise
 

@@ -24,4 +24,4 @@ def needs(module: str, extra: str, what: str) -> Any:
 
 def command_for(extra: str) -> str:
     """Return the command that installs an extra, and where it is run, as the end of a sentence."""
-    return f"pip install '.[{extra}]', in a copy of specdec's repository"
+    return f"pip install -e '.[{extra}]', in a copy of specdec's repository"

@@ -18,6 +18,7 @@ _MOST_OF_A_REASON = 300
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+_CONFIGS = "config.json", "adapter_config.json"  # a model has the one or the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ def must_be_cached(name: str) -> bool:
     except Exception as error:  # of any library that makes the connection
         from transformers.utils import cached_file
 
-        if cached_file(name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False):
+        where = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
+        if any(cached_file(name, file, **where) for file in _CONFIGS):
             return True
         raise HubUnreachableError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "

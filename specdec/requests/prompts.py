@@ -109,12 +109,14 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:  # templates run third-party code
+        rejected = f"the tokenizer's chat template rejected the messages: {error}"
         for index, message in enumerate(messages):
-            if isinstance(message, Mapping) and message.get("content") is None and not message.get("tool_calls"):
+            if isinstance(message, Mapping) and "content" not in message and not message.get("tool_calls"):
                 raise RequestError(
                     f"chat message {index} has no 'content': a message is {{'role': {message['role']!r}, 'content': …}}"
+                    f"; {rejected}"
                 ) from error
-        raise RequestError(f"the tokenizer's chat template rejected the messages: {error}") from error
+        raise RequestError(rejected) from error
     return _text_ids(text, tokenizer, add_special_tokens=False)
 
 

@@ -26,7 +26,7 @@ def writing_to(folder: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or error
         raise RequestError(
             f"{folder} can't be written to ({reason}): what was written before is still there; free some space and go "
-            "on with it (--resume), or give another folder (--out)"
+            "on (--resume, if text was saved), or give another folder (--out)"
         ) from error
 
 

@@ -165,7 +165,7 @@ class OwnText:
             rollout = Rollout(model, self.script, settings, generator)
         writing = _Writing(self, settings, watch, began, training)
         is_complete = False
-        with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume)"):
+        with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume, if text was saved)"):
             try:
                 rollout.write(2**62, math.inf, writing.goes_on)
                 is_complete = True

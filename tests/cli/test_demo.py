@@ -180,7 +180,7 @@ def test_a_column_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        ModelError("converting needs gguf: pip install '.[real-model]', in a copy of specdec's repository"),
+        ModelError("converting needs gguf: pip install -e '.[real-model]', in a copy of specdec's repository"),
         OSError(28, "No space left on device"),
     ],
     ids=["library", "disk"],

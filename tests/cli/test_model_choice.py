@@ -28,7 +28,7 @@ def test_every_command_that_decodes_has_these_options_and_they_are_the_same() ->
     group: Any = get_command(cli.app)
     names = set(group.commands) - CHOOSES_ITSELF
     assert names > DECODE_NOTHING
-    told: dict[str, list[tuple[Any, ...]]] = {
+    declared: dict[str, list[tuple[Any, ...]]] = {
         name: [
             (option.name, option.opts, option.help, option.default, option.required, option.multiple)
             for option in map(options_of(name).get, SAME)
@@ -36,11 +36,11 @@ def test_every_command_that_decodes_has_these_options_and_they_are_the_same() ->
         ]
         for name in names
     }
-    assert {name for name in names if not told[name]} == DECODE_NOTHING - {"index", "bench-serve"}
+    assert {name for name in names if not declared[name]} == DECODE_NOTHING - {"index", "bench-serve"}
     for name in names - DECODE_NOTHING:
-        assert [each[0] for each in told[name]] == list(SAME), name
-        assert told[name] == told["generate"], name
-    assert all(each[2] for each in told["generate"])
+        assert [each[0] for each in declared[name]] == list(SAME), name
+        assert declared[name] == declared["generate"], name
+    assert all(each[2] for each in declared["generate"])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -140,8 +140,8 @@ def test_a_misspelt_name_of_a_model_that_specdec_has_is_answered_with_it(
     for given, answer in answers.items():
         assert run("generate", "x", "--model", given) == (2, "", f"error: can't load it{answer}\n")
     failure[0] = HubUnreachableError
-    told = "error: can't load it; --model smollm2 needs no hub\n"
-    assert run("generate", "x", "--model", "HuggingFaceTB/SmolLM2-135M-Instruct") == (2, "", told)
+    expected = "error: can't load it; --model smollm2 needs no hub\n"
+    assert run("generate", "x", "--model", "HuggingFaceTB/SmolLM2-135M-Instruct") == (2, "", expected)
 
 
 def test_an_unquoted_prompt_is_answered_with_quotes(run: Any) -> None:

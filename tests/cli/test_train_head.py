@@ -105,15 +105,18 @@ def test_exported_text_is_written_without_training(
     assert code == 2
     assert "can't be written (No such file or directory)" in err.replace("\n", "")
 
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+    kept = "the text so far is kept in folder: the same command with --resume goes on"
+    options = ["--model", "demo", "--out", "folder", "--export", "specforge", str(tmp_path / "x.jsonl")]
+    for num_tokens, state in ((0, "nothing was written yet: give the same command again"), (1, kept)):
 
-    monkeypatch.setattr(training, "write_own_text", interrupted)
-    code, _, err = run(
-        "train", "head", "--model", "demo", "--out", "folder", "--export", "specforge", str(tmp_path / "x.jsonl")
-    )
-    assert code == 130
-    assert "x.jsonl was written; the text so far is kept in folder: the same command with --resume goes on" in err
+        def interrupted(*others: Any, num_tokens: int = num_tokens) -> None:
+            others[-1].on_progress(Progress("text", num_tokens, 500.0, 90.0))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(training, "write_own_text", interrupted)
+        code, _, err = run("train", "head", *options)
+        assert code == 130
+        assert f"x.jsonl was written; {state}" in err
 
 
 @pytest.mark.parametrize(

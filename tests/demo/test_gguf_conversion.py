@@ -104,6 +104,6 @@ def test_values_shapes_dtypes_and_names_are_in_the_digest(tmp_path: Path, change
 def test_missing_libraries_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     monkeypatch.setitem(sys.modules, "gguf", ModuleType("gguf"))
-    command = r"pip install '\.\[real-model\]', in a copy of specdec's repository"
+    command = r"pip install -e '\.\[real-model\]', in a copy of specdec's repository"
     with pytest.raises(RequestError, match=f"^converting needs accelerate: {command}$"):
         check_libraries()

@@ -64,8 +64,11 @@ def test_a_name_of_the_command_line_is_answered_with_the_function_that_exists(na
 
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer])
-def test_without_a_network_the_cache_serves(load: Any, asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers.utils, "cached_file", lambda *_, **__: "config.json")
+@pytest.mark.parametrize("config", ["config.json", "adapter_config.json"])
+def test_without_a_network_the_cache_serves(
+    load: Any, config: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers.utils, "cached_file", lambda _, file, **__: file if file == config else None)
     with pytest.raises(ModelError, match="that is all"):
         load("owner/model")
     assert asked == [True]

@@ -32,6 +32,13 @@ class Chatty:
         return turns + "".join(f"{name}={value}" for name, value in options.items())
 
 
+class Alternating(Chatty):
+    """A chat template that rejects the order of the messages."""
+
+    def apply_chat_template(self, messages: list[Any], tokenize: bool, **options: Any) -> str:
+        raise ValueError("roles must alternate")
+
+
 def refusal(prompt: Any, tokenizer: Any = None, vocab_size: int = VOCAB) -> str:
     with pytest.raises(RequestError) as caught:
         encode(as_list(prompt)[0][0], tokenizer, vocab_size)
@@ -198,7 +205,12 @@ def test_a_template_that_refuses_the_messages_is_quoted() -> None:
     called = [MESSAGES[0], {"role": "assistant", "tool_calls": [{}]}]
     assert refusal(called, Chatty()) == "the tokenizer's chat template rejected the messages: 'content'"
     assert refusal([MESSAGES[0], {"role": "tool"}], Chatty()) == (
-        "chat message 1 has no 'content': a message is {'role': 'tool', 'content': …}"
+        "chat message 1 has no 'content': a message is {'role': 'tool', 'content': …}; "
+        "the tokenizer's chat template rejected the messages: 'content'"
+    )
+    empty = {"role": "assistant", "content": None}
+    assert refusal([empty, MESSAGES[0]], Alternating()) == (
+        "the tokenizer's chat template rejected the messages: roles must alternate"
     )
 
 

@@ -330,10 +330,10 @@ def test_targets_without_layers_and_folders_without_heads_are_refused(tmp_path: 
 
 
 def test_a_head_may_be_quantized_unless_its_precision_is_given() -> None:
-    asked, (head, _) = list[bool](), random_head(0)
+    passed, (head, _) = list[bool](), random_head(0)
 
     def noted(head: PairHead, num_tokens: int | None, may_quantize: bool) -> TorchRunner:
-        asked.append(may_quantize)
+        passed.append(may_quantize)
         return TorchRunner(head, num_tokens)
 
     def refuse(*_: Any) -> Any:
@@ -342,7 +342,7 @@ def test_a_head_may_be_quantized_unless_its_precision_is_given() -> None:
     host = replace(Host.of_tokens(head.config.vocab_size, None, refuse), head_runner=noted)
     for settings in ({}, {"dtype": "auto"}, {"dtype": "float32"}, {"dtype": "bfloat16"}):
         Eagle3Proposer(**settings)._engine(host, head, LAYERS)
-    assert asked == [True, True, False, False]
+    assert passed == [True, True, False, False]
     documented = [each.model_fields["dtype"].description or "" for each in (Eagle3Proposer, EagleProposer)]
     assert all("8 bits on OpenVINO" in each for each in documented)
     assert "OpenVINO" not in (PEagleProposer.model_fields["dtype"].description or ""), "it is run by torch"

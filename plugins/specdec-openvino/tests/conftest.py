@@ -1,9 +1,11 @@
 """A cache folder for the whole run, and tiny models of many families, those of specdec's own tests and a few more."""
 
+import gc
 import importlib.util
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -89,12 +91,15 @@ def in_fork() -> Callable[[Callable[[], object]], None]:
 
 
 def _in_fork(run: Callable[[], object]) -> None:
+    gc.collect()  # or a collection in the child would free other tests' graphs, which may hang
     child = os.fork()
     if not child:
         status = 1
         try:
             run()
             status = 0
+        except BaseException:  # pytest's own failures included
+            traceback.print_exc()
         finally:
             os._exit(status)
     for _ in range(300):

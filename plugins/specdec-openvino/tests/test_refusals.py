@@ -14,6 +14,7 @@ from specdec_openvino.conversion.attention import Tracing
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, PluginError
+from specdec.masks.dense import DenseCompiler
 
 Make = Callable[[str], PreTrainedModel]
 
@@ -99,6 +100,11 @@ def test_groups_are_for_four_bits(make: Make) -> None:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="can't load"):
         Generator(str(tmp_path), backend="openvino")
+
+
+def test_an_object_that_is_no_model() -> None:
+    with pytest.raises(ModelError, match=r"PreTrainedModel, or the folder of one, not an object of type int$"):
+        OpenVINOBackend.load(5, DenseCompiler())
 
 
 def test_half_precision_where_the_processor_has_none(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec_vllm.packed_cost_model import PackedCostModel
 
-_LARGEST_DEBT = 4.0  # plain steps: without it, one long prompt would end drafts for longer than its request decodes
+# In plain steps: without it, one long prompt would end drafts for longer than its request decodes.
+_LARGEST_DEBT_OF_SEARCHES = 4.0
 
 
 class SizerByRows(DraftSizer):
@@ -58,7 +59,7 @@ class SizerByRows(DraftSizer):
             searching = record.seconds.get("propose", 0.0)
             balance = self._current.balance
             charged = balance - self._costs.excess_search(len(outcomes), searching)
-            self._current.balance = max(charged, min(balance, -_LARGEST_DEBT))
+            self._current.balance = max(charged, min(balance, -_LARGEST_DEBT_OF_SEARCHES))
 
     def forget(self) -> None:
         self._sizers.clear()
