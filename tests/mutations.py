@@ -296,9 +296,9 @@ MUTATIONS = (
         ("tests/strategies/merging/test_padded_cost_model.py",),
     ),
     Mutation(
-        "what a change of sizes costs is forgiven with other debts",
+        "what drafts have gained pays for no stretch of hard text",
         "specdec/strategies/merging/sizer.py",
-        (("max(min(least, -_LARGEST_DEBT_OF_SWITCHES), self", "max(least, self"),),
+        (("_LARGEST_BALANCE = 16.0", "_LARGEST_BALANCE = 4.0"),),
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(

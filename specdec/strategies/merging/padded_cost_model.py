@@ -55,7 +55,7 @@ class PaddedCostModel(CostModel):
         return repeat(growths)
 
     def size_of(self, record: StepRecord) -> int:
-        """Return the width of the widest row, as if all had it: narrower ones that share its pass may make it smaller."""
+        """Return the width of the widest row, as if all had it; a pass that narrower rows share is smaller."""
         trees = [outcome.tree for outcome in record.outcomes]
         may_be_padded = record.width == 1 and self._costs.padding.may_pad_root(len(trees))
         return 2 if may_be_padded and trees[0] is not None and trees[0].pads_root else record.width

@@ -33,11 +33,10 @@ from specdec.strategies.merging.pending_costs import table_of_step
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
-_LARGEST_SWITCH = 1.0  # that a step is charged with beyond the largest debt: its cost is known, and no bad time
-_LARGEST_DEBT_OF_SWITCHES = 4.0  # which drafts cause, and pay for in later steps
+_LARGEST_SWITCH = 1.0  # cost of a change of sizes that a step is charged with
 _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to cost
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
-_LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
+_LARGEST_BALANCE = 16.0  # so that easy text pays for a stretch of hard text, but for no long one
 _LEAST_GAIN = 1.05  # over a step without drafts: what is known of a draft isn't better than that
 _MEMORY_OF_SPEED = 0.98  # weight of earlier steps after each new one
 _FIRST_STEPS = 8.0  # plain ones that the speed-up begins with: the first few steps say little
@@ -45,6 +44,7 @@ _LEAST_PROBABILITY = 0.005  # of any node, also of those for which another row's
 _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a trial; each trial doubles the next pause
 _LONGEST_REST = 96  # steps, after which a loop reports its rows again
 _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
+_TRIALS_PER_SWITCH = 20  # further ones for each plain step's time that a change of sizes costs, to make up for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class SpeedupSizer(DraftSizer):
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
         self.pads_root = False
-        if (trial := self._trial()) != "none":
+        if (trial := self._trial(num_rows)) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
         self._is_out = self.balance < (self._resumes_at() if self._is_out else 0.0)
@@ -127,7 +127,7 @@ class SpeedupSizer(DraftSizer):
         """Return the balance at which drafts are made again after it was used up."""
         return _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
-    def _trial(self) -> Literal["begins", "goes on", "none"]:
+    def _trial(self, num_rows: int) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
         self._num_undrafted += 1
         if self._num_trials:
@@ -136,7 +136,8 @@ class SpeedupSizer(DraftSizer):
                 return "goes on"
             self._num_undrafted, self._pause = 0, min(_LONGEST_PAUSE, 2 * self._pause)
         elif self._num_undrafted >= self._pause and self.balance >= 0.0 and not self._num_others and self._costs.learns:
-            self._num_trials = 1 + _TRIALS
+            switch = self._costs.cost_of_switch(num_rows, 2)
+            self._num_trials = 1 + _TRIALS + round(_TRIALS_PER_SWITCH * switch)
             return "begins"
         return "none"
 
@@ -265,8 +266,7 @@ class SpeedupSizer(DraftSizer):
             if is_one_pass and (record.num_reread or not self._is_skipped):
                 self.balance += self._charged - (self._costs.table(num_rows).at(size) - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
-        self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
-        self.balance = max(min(least, -_LARGEST_DEBT_OF_SWITCHES), self.balance - switched)
+        self.balance = max(least, min(_LARGEST_BALANCE, self.balance) - switched)
 
     def _switched(self, num_rows: int, size: int) -> float:
         """Return what drafts cost a step by the size of its pass; plain decoding pays where rows come and go."""

@@ -102,27 +102,45 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
     assert spent <= 1.03 * plain + 5.0  # the first drafts, before enough was seen to compare
 
 
-@pytest.mark.parametrize(("rate", "switch"), [(0.15, 0.33), (0.3, 0.5)])
-def test_the_loss_is_bounded_although_each_change_of_sizes_takes_longer(rate: float, switch: float) -> None:
-    """Passes of four rows are padded to 6, 8 or 32 nodes. Three in ten steps have candidates, which rarely pay.
-
-    What is lost at first, before a change's cost is known, doesn't grow with the number of steps.
-    """
+def test_the_loss_is_bounded_although_each_change_of_sizes_takes_longer() -> None:
+    """Passes of four rows are padded to 6, 8 or 32 nodes. Three in ten steps have candidates, which rarely pay."""
     measured = Costs((6, 8, 32), (1.0, 1.02, 1.5), 1.0, padding=Padding((6, 8, 32)))
     kept, chosen = SpeedupSizer(PaddedCostModel(measured, 8), loss=0.01), random.Random(0)
-    plain, spent, last, lost = 0.0, 0.0, 6, list[float]()
-    for _ in range(600):
-        probabilities = [rate] if chosen.random() < 0.3 else []
+    plain, spent, last = 0.0, 0.0, 6
+    for _ in range(400):
+        probabilities = [0.15] if chosen.random() < 0.3 else []
         width = width_of(kept, [FixedGrowth(probabilities) for _ in range(4)])
         accepted = [int(width > 1 and chosen.random() < sum(probabilities)) for _ in range(4)]
         size = 6 if width == 1 else 8
-        seconds = measured.at(size) + switch * (size != last)
+        seconds = measured.at(size) + 0.33 * (size != last)
         spent, plain, last = spent + seconds, plain + 1.0 + sum(accepted) / 4, size
         record = recorded([width] * 4, accepted, seconds)
         kept.learn(record, record.outcomes)
-        lost.append(spent - 1.01 * plain)
-    assert max(lost) <= 6.0
-    assert lost[599] <= lost[299] + switch  # which may have been just paid
+    assert spent <= 1.01 * plain + 2.0
+
+
+def test_drafts_go_on_where_most_steps_have_none_and_changes_of_sizes_take_long() -> None:
+    """Passes of a node or of 6 to 24; a change takes half a plain step. One step in twenty has a long draft."""
+    sizes = (1, 6, 8, 12, 16, 24)
+    measured = Costs(sizes, (1.0, 1.16, 1.25, 1.5, 1.7, 2.1), 1.0, padding=Padding(sizes))
+    drafts = [], [0.6, 0.42, 0.3], [0.85**depth for depth in range(1, 16)]
+    plain = spent = 0.0
+    for seed in range(3):
+        kept, chosen, last = SpeedupSizer(PaddedCostModel(measured, 24), loss=0.01), random.Random(seed), 1.0
+        for step in range(700):
+            (of_step,) = chosen.choices(drafts, (0.7, 0.25, 0.05))
+            width = width_of(kept, [FixedGrowth(of_step)])
+            draw = chosen.random()
+            accepted = sum(draw < probability for probability in of_step[: width - 1])
+            size = measured.padding.size(2 if kept.pads_root else width)
+            seconds, last = measured.at(int(size)) + 0.5 * (size != last), size
+            if step >= 200:
+                spent, plain = spent + seconds, plain + 1.0 + accepted
+            record = recorded([width], [accepted], seconds)
+            assert record.outcomes[0].tree is not None
+            record.outcomes[0].tree.pads_root = kept.pads_root
+            kept.learn(record, record.outcomes)
+    assert spent < 0.81 * plain
 
 
 def test_drafts_do_not_pay_for_changes_of_sizes_that_plain_steps_have_as_well() -> None:
@@ -141,7 +159,7 @@ def test_drafts_do_not_pay_for_changes_of_sizes_that_plain_steps_have_as_well() 
         kept.skips(2)
         record = recorded([1 + 6 * (step % 2)] * 2, [0] * 2, 1.5)
         kept.learn(record, record.outcomes)
-    assert kept.balance == pytest.approx(-4.0)
+    assert kept.balance >= -0.5
 
 
 def test_drafting_that_finds_nothing_is_given_up_since_it_takes_time_as_well() -> None:
