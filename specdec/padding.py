@@ -1,4 +1,4 @@
-"""How a backend pads passes, for the backend that does it and for the costs of steps, which depend on it."""
+"""The padding of a backend's passes, for the backend that pads and for the costs of steps, which depend on it."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from specdec.backends.state_cache_choice import state_cache_of
 from specdec.backends.wide_passes import WidePasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
-from specdec.machine.forks import refuse_fork
+from specdec.machine.forks import ONE_THREAD, refuse_fork
 from specdec.models.architecture import READS_BEGINNINGS_ONLY, cache_argument, name_of, shapes_of, state_kinds
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
@@ -132,7 +132,7 @@ class HFBackend(Backend):
 
     def refresh(self) -> None:
         if torch.get_num_threads() > 1:
-            refuse_fork(self._process, "call torch.set_num_threads(1) first")
+            refuse_fork(self._process, ONE_THREAD)
         with lock_of(self.model):
             self._replay.refresh()
 

@@ -7,6 +7,7 @@ import torch
 from specdec.machine.facts import computes_in_bfloat16
 
 Precision = Literal["auto", "float32", "bfloat16"]
+AUTO = "auto: bfloat16 if the target or the processor computes in it"  # for the options' descriptions
 
 
 def dtype_of(precision: Precision, embeddings: torch.Tensor) -> torch.dtype:

@@ -4,6 +4,9 @@ import os
 
 from specdec.errors import RequestError
 
+ONE_THREAD = "call torch.set_num_threads(1) first"
+TORCH_IN_ONE_THREAD = "use backend='hf' and torch.set_num_threads(1)"  # of engines whose threads torch doesn't set
+
 
 def refuse_fork(process: int, remedy: str) -> None:
     """Raise an error in any process but the one in which the model was loaded, which has the id ``process``.

@@ -14,7 +14,7 @@ _IN_PYTHON = {
     "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded",
 }
 _LFS_POINTER = b"version https://git-lfs"
-_MODEL, _ADAPTER = "config.json", "adapter_config.json"
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"  # a model has the one or the other
 
 
 def remedy_without_hub(name: str) -> str:
@@ -46,13 +46,13 @@ def remedy_for_files(name: str) -> str:
 
 def lacks_config(folder: Path) -> bool:
     """Return True for a folder that has neither a model's configuration nor an adapter's."""
-    return folder.is_dir() and not any((folder / name).is_file() for name in (_MODEL, _ADAPTER))
+    return folder.is_dir() and not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG))
 
 
 def _remedy_without_config(folder: Path, files: Sequence[Path]) -> str:
     if weights := [file.name for file in files if file.suffix == ".safetensors"]:
-        return f"Copy the checkpoint's {_ADAPTER if weights[0].startswith('adapter') else _MODEL} into it"
-    places = [f"{inner}/{name}" for inner in ("*", "snapshots/*") for name in (_MODEL, _ADAPTER)]
+        return f"Copy the checkpoint's {ADAPTER_CONFIG if weights[0].startswith('adapter') else CONFIG} into it"
+    places = [f"{inner}/{name}" for inner in ("*", "snapshots/*") for name in (CONFIG, ADAPTER_CONFIG)]
     checkpoints = [path.parent for place in places for path in folder.glob(place)]
     return f"Give the newest checkpoint in it, {str(max(checkpoints, key=_age))!r}" if checkpoints else GIVE_A_MODEL
 

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import HubUnreachableError, ModelError, RequestError, in_one_line, nearest, plural
-from specdec.models.checkpoint_files import GIVE_A_MODEL, lacks_config, remedy_for_files, remedy_without_hub
+from specdec.models.checkpoint_files import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    GIVE_A_MODEL,
+    lacks_config,
+    remedy_for_files,
+    remedy_without_hub,
+)
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 
 _SECONDS_TO_ANSWER = 5.0
@@ -18,7 +25,6 @@ _MOST_OF_A_REASON = 300
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
-_CONFIGS = "config.json", "adapter_config.json"  # a model has the one or the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,7 @@ def must_be_cached(name: str) -> bool:
         from transformers.utils import cached_file
 
         where = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
-        if any(cached_file(name, file, **where) for file in _CONFIGS):
+        if any(cached_file(name, file, **where) for file in (CONFIG, ADAPTER_CONFIG)):
             return True
         raise HubUnreachableError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
@@ -273,7 +279,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_adapter(folder: Path) -> bool:
-    return (folder / "adapter_config.json").is_file()
+    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:

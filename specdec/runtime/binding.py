@@ -17,7 +17,7 @@ from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
 from specdec.errors import RequestError, close_all, plural
 from specdec.layout import Compiler
-from specdec.machine.forks import refuse_fork
+from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.masks.dense import DenseCompiler
 from specdec.models.fingerprint import Fingerprint, fingerprint_of, unchanging
 from specdec.models.loading import check_tokenizer, load_pretrained
@@ -223,7 +223,7 @@ class Binding:
             failing.pop_all()
         self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
         self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
-        remedy = "use backend='hf' and torch.set_num_threads(1)" if copied else "call torch.set_num_threads(1) first"
+        remedy = TORCH_IN_ONE_THREAD if copied else ONE_THREAD
         self._fingerprint = partial(_fingerprint_here, model, os.getpid(), remedy)
         constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
         self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)

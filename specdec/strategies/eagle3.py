@@ -14,7 +14,7 @@ from pydantic import Field
 from specdec.heads.eagle3_folder import read_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.pair_head import PairHead
-from specdec.heads.precision import Precision, dtype_of
+from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
@@ -63,8 +63,7 @@ class Eagle3Proposer(Proposer):
 
     dtype: Precision = Field(
         default="auto",
-        description="the head's precision; auto: bfloat16 if the target or the processor computes in it, and "
-        "matrices in 8 bits on OpenVINO",
+        description=f"the head's precision; {AUTO}, and matrices in 8 bits on OpenVINO",
     )
 
     def bind(self, host: Host) -> Engine:

@@ -17,7 +17,7 @@ from specdec.heads.files import TargetWeights
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_head import PairHead
-from specdec.heads.precision import Precision
+from specdec.heads.precision import AUTO, Precision
 from specdec.strategies.base import Engine
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.host import Host
@@ -79,9 +79,7 @@ class PEagleProposer(Eagle3Proposer):
     top_k: int = Field(default=4, ge=1, description="candidates of each position; 1 if the target supports no trees")
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 
-    dtype: Precision = Field(
-        default="auto", description="the head's precision; auto: bfloat16 if the target or the processor computes in it"
-    )
+    dtype: Precision = Field(default="auto", description=f"the head's precision; {AUTO}")
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_p_eagle_head(folder, weights, dtype)

@@ -17,7 +17,7 @@ from specdec.heads.base import HeadRunner
 from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.machine.forks import refuse_fork
+from specdec.machine.forks import TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.masks.dense import DenseCompiler
 from specdec.models.architecture import attention_kinds, name_of, position_limit, shapes_of
 from specdec.models.loading import ModelSource
@@ -114,7 +114,7 @@ class OpenVINOBackend(Backend):
         del self._passes, self._blocks, self._engine
 
     def open(self, capacity: int) -> None:
-        refuse_fork(self._process, "use backend='hf' and torch.set_num_threads(1)")
+        refuse_fork(self._process, TORCH_IN_ONE_THREAD)
         self._blocks.open()
 
     def add_pass_seconds(self, seconds: float) -> None:

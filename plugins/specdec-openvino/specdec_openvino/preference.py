@@ -9,12 +9,11 @@ import torch
 from transformers.utils import cached_file
 
 from specdec import ModelError
+from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, must_be_cached
 from specdec_openvino.options import check_dtype
 from specdec_openvino.sources.export import is_export
-
-_CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 
 
 def why_not(source: ModelSource, device: str) -> str:
@@ -29,11 +28,11 @@ def why_not(source: ModelSource, device: str) -> str:
     if is_gguf(source.name) or is_exported:
         return _why_not_in(source.dtype, device)
     is_offline = must_be_cached(source.name)
-    if _file(source.name, _ADAPTER, is_offline) is not None:
+    if _file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
-    config = _config(_file(source.name, _CONFIG, is_offline))
+    config = _config(_file(source.name, CONFIG, is_offline))
     if not config:
-        return f"{_CONFIG} is missing, empty or invalid"
+        return f"{CONFIG} is missing, empty or invalid"
     if "quantization_config" in config:
         return "the checkpoint is quantised, and its layers compute in their own way"
     return _why_not_in(

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.medusa_folder import read_medusa_heads
-from specdec.heads.precision import Precision, dtype_of
+from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
@@ -59,9 +59,7 @@ class MedusaProposer(Proposer):
     min_probability: float = Field(
         default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the heads"
     )
-    dtype: Precision = Field(
-        default="auto", description="the heads' precision; auto: bfloat16 if the target or the processor computes in it"
-    )
+    dtype: Precision = Field(default="auto", description=f"the heads' precision; {AUTO}")
 
     def bind(self, host: Host) -> Engine:
         folder = head_folder(host, self.head, "medusa")

@@ -39,8 +39,10 @@ class Filling:
             pads_root: whether a token alone is padded like two. If None, it is until several were alone in a row,
                 because drafts are likely to come back, unless its graph has static shapes.
         """
+        tokens = self.padding.tokens(num_nodes)
+        is_single = sum(tokens) == 1
         if not reads_prompt:
-            self._num_single = self._num_single + 1 if sum(self.padding.tokens(num_nodes)) == 1 else 0
+            self._num_single = self._num_single + 1 if is_single else 0
         if pads_root is None:
             pads_root = self._num_single <= _PATIENCE and not self._pads_none
-        return self.padding.tokens(num_nodes, pads_root)
+        return self.padding.tokens(num_nodes, pads_root=True) if is_single and pads_root else tokens
