@@ -18,7 +18,6 @@ ROWS_AT_ONCE = 64  # of which a GPU computes the target's states
 MARGIN = 1.1
 RESERVE = 8.0  # seconds
 LEAST_SHARE = 0.5  # of a point's tokens, below which it is left out
-MOST_PASSES = 8
 
 
 class Results:
@@ -49,7 +48,7 @@ class Curve:
         self.seconds_per_token = 0.0
 
     def run(self) -> None:
-        """Find the learning rate, then go through the points, the vocabularies, and the time that is left."""
+        """Find the learning rate, then go through the points and the vocabularies."""
         arguments = self.arguments
         if arguments.probe:
             scores = {rate: self.point(arguments.probe, f"rate {rate}", rate=rate) for rate in arguments.rates}
@@ -59,10 +58,6 @@ class Curve:
             self.point(count, passes=arguments.passes)
         for vocabulary in arguments.vocabularies:
             self.point(arguments.vocabulary_tokens, f"vocabulary of {vocabulary}", vocabulary=vocabulary)
-        every = self.corpus.text.num_answer_tokens
-        passes = int(self.affordable() / every)
-        if passes > 1:
-            self.point(every, f"{min(passes, MOST_PASSES)} passes", passes=min(passes, MOST_PASSES))
 
     def affordable(self) -> float:
         """The answer tokens that there is time for."""
