@@ -12,18 +12,18 @@ from specdec.tree import ROOT, DraftTree
 
 
 def growth() -> Any:
-    """A growth of 7, then 8 after it. The text ends its accepted path at the root with 0.4, at the others with 0.3."""
-    by_node = {7: 0.6, 9: 0.2}, {8: 0.5, 4: 0.3}, {3: 0.9}
+    """A growth of 7, and 8 after it: the accepted path ends at the root with 0.2, at 7 with 0.56 and at 8 with 0.24."""
+    by_node = {7: 0.8, 9: 0.1}, {8: 0.3, 4: 0.2}, {3: 0.9}
     candidates = [{token: AcceptanceRate(rate, "any") for token, rate in rates.items()} for rates in by_node]
-    return SimpleNamespace(probabilities=[1.0, 0.6, 0.3], candidates=candidates)
+    return SimpleNamespace(probabilities=[1.0, 0.8, 0.24], candidates=candidates)
 
 
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        ((9,), (True, False)),  # with 0.2
-        ((7, 4), (False, False)),  # 0.18
-        ((7, 8, 3), (False, True)),  # 0.27: the most probable of the outcomes that have a token after the path
+        ((9,), (False, False)),  # with 0.1
+        ((7, 4), (True, False)),  # 0.16
+        ((7, 8, 3), (False, True)),  # 0.22: the most probable of the outcomes that have a token after the path
         ((7, 8, 5), (False, False)),
     ],
 )
