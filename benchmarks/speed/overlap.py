@@ -39,7 +39,7 @@ CONTEXT, SIZES, INDEXED, HEAD_PASSES = 128, (1, 6, 8), 96, 3  # tokens before pa
 ROUNDS, MS = 24, 1e3
 STRATEGIES = {"index": "auto:head=false", "head": "auto:head=false+eagle3:head={}"}  # by the work that is like theirs
 PASSES = "work", "tokens", "pass, ms", "work after it", "both, in turn", "pass beside work", "both at once"
-DECODED = "draft", "steps", "tokens/step", "ms per step", "of it drafting", "paths guessed", "outcomes guessed"
+DECODED = "strategy", "steps", "tokens/step", "ms per step", "of it drafting", "paths guessed", "outcomes guessed"
 DECODED += "saved, ms", "lost, ms", "gain at most, ms", "of the step"
 
 Work = Callable[[], object]
@@ -139,7 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             found = decode(generator, prompts, strategy.format(arguments.head), arguments.tokens)
             _, _, step, drafting, _, guessed_right = found
             saved, lost = guessed_right * drafting, mean(line[-1] - line[2] for line in timed if line[0] == work)
-            decoded.append([work, *found, saved, lost, saved - lost, (saved - lost) / step])
+            name = "auto" if work == "index" else "auto+eagle3"
+            decoded.append([name, *found, saved, lost, saved - lost, (saved - lost) / step])
     lines = [[[line[0], *(f"{each:.3g}" for each in line[1:])] for line in part] for part in (timed, decoded)]
     parts = [f"`{command('overlap')}`", facts(), table(PASSES, lines[0]), table(DECODED, lines[1])]
     write(arguments.out, "\n\n".join(parts) + "\n", {"command": parts[0], "passes": timed, "decoded": decoded})
