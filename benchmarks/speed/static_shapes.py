@@ -2,17 +2,20 @@
 
     python -m benchmarks static_shapes --model smollm2 [--seconds 60] [--proposer auto] [--numerics auto]
         [--backend openvino:weights=int8] [--num-prompts 3] [--tokens 96]
+    python -m benchmarks static_shapes --model smollm2 --sizes 1 6 8 12 16
 
 Decodes the prompts in turn, with all work in the background as by default. Prints a line for each stretch of steps with
 the same work in the background, the passes by size before the first and after the last of it, the number of texts that
 differ from their prompt's first one, and the process's peak memory.
+
+With ``--sizes`` nothing is decoded: passes of these sizes run on the dynamic graph and on a static one, in turns.
 """
 
 import argparse
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -31,6 +34,8 @@ from specdec.record import StepRecord
 _WORK = "huge pages", "static shapes"  # names of threads
 _SIZES = 1, 6, 8, 12, 16, 32  # of passes
 _MS, _MIB = 1e3, 2**20
+_TURNS, _IN_A_ROW = 8, 8  # passes of each graph, of which the first in a row isn't timed
+_CONTEXT = 128  # tokens
 
 
 @dataclass
@@ -92,6 +97,36 @@ def by_size(before: Mapping[int, Sequence[float]], after: Mapping[int, Sequence[
     ]
 
 
+def compared(folder: Path, sizes: Iterable[int]) -> Iterator[list[str]]:
+    """Yield a line for each size of passes: medians of both graphs, and what the static one takes to compile."""
+    from specdec_openvino.options import OpenVINOOptions
+
+    from benchmarks.speed.step_profile import Context, graphs_of  # which needs the plug-in
+
+    options = OpenVINOOptions()
+    graphs, vocab_size = graphs_of(folder, options)
+    dynamic = graphs.compiled(options, frozenset())
+    for size in sizes:
+        static = graphs.compiled(options, frozenset(), size)
+        contexts = [Context(dynamic, _CONTEXT, vocab_size, kind) for kind in ((), (static,))]
+        taken: list[list[float]] = [[], []]
+        for _ in range(_TURNS):
+            for context, seconds in zip(contexts, taken, strict=True):
+                for _ in range(_IN_A_ROW):
+                    began = time.perf_counter()
+                    context.run(size)
+                    seconds.append(time.perf_counter() - began)
+        timed = [[each for place, each in enumerate(seconds) if place % _IN_A_ROW] for seconds in taken]
+        own, fixed = map(median, timed)
+        yield [
+            str(size),
+            *(f"{_MS * each:.2f}" for each in (own, fixed, own - fixed)),
+            f"{1 - fixed / own:.0%}",
+            f"{static.seconds:.1f}",
+        ]
+        del contexts, static
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
@@ -101,9 +136,16 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--numerics", default="auto", choices=("auto", "exact", "fast"))
     parser.add_argument("--tokens", type=int, default=96, help="of each text")
     parser.add_argument("--seconds", type=float, default=60.0, help="of decoding")
+    parser.add_argument("--sizes", type=int, nargs="+", help="compare passes of these sizes instead of decoding")
     parser.add_argument("--out", type=Path, default=Path("build/static_shapes"), help="path without .json and .md")
     arguments = parser.parse_args(given)
     torch.set_num_threads(arguments.threads)
+    if arguments.sizes:
+        heading = ["tokens", "dynamic, ms", "static, ms", "less by, ms", "less by", "compile, s"]
+        lines = list(compared(checkpoint(arguments), arguments.sizes))
+        report = f"`{command('static_shapes')}`\n\n{facts()}\n\n{table(heading, lines)}\n"
+        write(arguments.out, report, {"command": command("static_shapes"), "passes": lines})
+        return
     chosen = {name: getattr(arguments, name) for name in ("backend", "proposer", "numerics", "dtype")}
     with Generator(str(checkpoint(arguments)), **chosen) as generator:
         prompts = [prompt.ids for prompt in encoded_prompts(arguments, generator.tokenizer)]

@@ -27,6 +27,7 @@ from benchmarks.report import command, write
 from benchmarks.tables import table
 from specdec.layout import Layout
 from specdec.models.loading import ModelSource
+from specdec.padding import NO_PADDING
 
 try:
     from specdec_openvino.backend import OpenVINOBackend
@@ -49,12 +50,16 @@ class Counting(OpenVINOOptions):
 
 
 class Context:
-    """A row of ``length`` tokens, after which passes run; none of their nodes is kept."""
+    """A row of ``length`` tokens, after which passes run; none of their nodes is kept.
 
-    def __init__(self, compiled: Compiled, length: int, vocab_size: int) -> None:
+    Args:
+        static: graphs for passes of one size each; ``compiled`` runs the others.
+    """
+
+    def __init__(self, compiled: Compiled, length: int, vocab_size: int, static: Sequence[Compiled] = ()) -> None:
         blocks = compiled.blocks()
         blocks.open()
-        self.passes = Passes(compiled, blocks, Filling(1, ()))
+        self.passes = Passes(compiled, blocks, Filling(NO_PADDING), static)
         self._length, self._vocab_size, self.num_passes = 0, vocab_size, 0
         self.run(length)
         self.request = self.passes._requests[-1].request
