@@ -33,7 +33,10 @@ CURVES: Mapping[str, Sequence[Point]] = {
         Point(5_000_000, 2.99, (0.57, 0.58, 0.60, 0.58, 0.52)),
         Point(10_000_000, 3.16, (0.61, 0.62, 0.65, 0.63, 0.53)),
     ),
-    "medusa": (Point(2_500_000, 1.61, (0.32, 0.31, 0.30, 0.36, 0.44)),),
+    "medusa": (
+        Point(2_500_000, 1.61, (0.32, 0.31, 0.30, 0.36, 0.44)),
+        Point(3_700_000, 1.68, (0.34, 0.31, 0.33, 0.38, 0.55)),
+    ),
 }
 _REFERENCE = "eagle3"  # the kind that was measured after several amounts of text
 
