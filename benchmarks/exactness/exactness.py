@@ -2,13 +2,15 @@
 
     python -m benchmarks exactness --numerics exact --dtype bfloat16 [--prompts file.jsonl …] [--per-category 2]
     python -m benchmarks exactness --model smollm2 --prompts file.jsonl … --longest 1024
-    python -m benchmarks exactness --model smollm2 --dtype float32 --backend openvino:weights=int8 --strategies …
+    python -m benchmarks exactness --model smollm2 --dtype float32 --backend openvino:weights=int8 --share
     python -m benchmarks exactness --summary
 
 Texts are appended to ``--out`` (JSON Lines), and an interrupted run continues there. Several processes may share the
 work, each with its own ``--strategies`` and ``--out``; their files may be concatenated. Prompts: the demo's, or for
 another model the files' through its chat template, and two prompts that leave room for the new tokens only, before the
 model's limit (or ``--longest``) and before a quarter of it. End-of-text ids are ignored.
+
+With ``--share`` the strategies share the prompts: each is decoded plainly and by one of them, in turns.
 
 Every third prompt is decoded in batches of four and at temperature 1 as well, and of every sixth the logits of each
 committed position are stored as digests and compared bit by bit. Further references: transformers' ``generate`` under
@@ -83,6 +85,7 @@ class Runs:
         self.out: Path = arguments.out
         self.done = {key for key, _ in read(self.out)}
         self.strategies: list[str] = arguments.strategies
+        self.shares: bool = arguments.share
         self.model, tokenizer = load_model(arguments)
         limit = min(self.model.config.max_position_embeddings, arguments.longest or sys.maxsize)
         self.prompts = prompts(tokenizer, arguments, limit - self.length)
@@ -111,7 +114,7 @@ class Runs:
         generator = self.generator(strategy, batch)
         every = 1 if (batch, temperature) == (1, 0.0) else 3
         waiting = range(0, len(self.prompts), every)
-        for start in range(0, len(waiting), batch):
+        for start in self.starts(strategy, len(waiting), batch):
             indices = waiting[start : start + batch]
             keys = [Key(self.numerics, self.dtype, strategy, batch, temperature, index) for index in indices]
             if set(keys) <= self.done:
@@ -132,6 +135,13 @@ class Runs:
                 if result.error is not None:
                     raise result.error
                 self.write(key, result.token_ids, digests.found, str(result.numerics))
+
+    def starts(self, strategy: str, num_prompts: int, batch: int) -> range:
+        """Where the batches that a strategy decodes begin."""
+        if not self.shares or strategy == PLAIN:
+            return range(0, num_prompts, batch)
+        sharing = [name for name in self.strategies if name not in {PLAIN, PEER, PEER_LOOKUP}]
+        return range(sharing.index(strategy) * batch, num_prompts, len(sharing) * batch)
 
     def decode_with_transformers(self, strategy: str, options: dict[str, Any]) -> None:
         model = copy.deepcopy(self.model)
@@ -212,6 +222,7 @@ def main() -> int:
     parser.add_argument(
         "--strategies", nargs="+", choices=(*everything, *OTHERS), default=everything, help="only these"
     )
+    parser.add_argument("--share", action="store_true", help="each prompt by plain decoding and one strategy only")
     parser.add_argument("--backend", default="hf", help="openvino:weights=int8, for example")
     parser.add_argument("--out", type=Path, default=Path("exactness.jsonl"))
     parser.add_argument("--summary", action="store_true", help="only print what --out holds")

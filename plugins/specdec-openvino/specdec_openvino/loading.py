@@ -28,6 +28,7 @@ from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.sources.checkpoints import CheckpointFolder, ConversionSource, GgufFile, Prove
 from specdec_openvino.sources.export import Export, is_export
+from specdec_openvino.sources.hub import fetch_export, is_name_of_export
 
 _FOLDER = "openvino"
 
@@ -138,9 +139,12 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
 
 
 def _snapshot(name: str) -> Path | None:
-    """Return the folder of a checkpoint, in the hub's cache for a hub name; None if it has no configuration."""
+    """Return the folder in the hub's cache for a hub name; None if it has no configuration."""
+    is_offline = must_be_cached(name)
+    if is_name_of_export(name, is_offline):
+        return fetch_export(name, is_offline)
     with suppress(OSError, ValueError):
-        if (file := cached_file(name, "config.json", local_files_only=must_be_cached(name))) is not None:
+        if (file := cached_file(name, "config.json", local_files_only=is_offline)) is not None:
             return Path(file).parent
     return None
 

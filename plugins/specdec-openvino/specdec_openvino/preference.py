@@ -13,7 +13,7 @@ from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, must_be_cached
 from specdec_openvino.options import check_dtype
-from specdec_openvino.sources.export import is_export
+from specdec_openvino.sources.hub import is_name_of_export
 
 
 def why_not(source: ModelSource, device: str) -> str:
@@ -21,13 +21,13 @@ def why_not(source: ModelSource, device: str) -> str:
 
     Whether the model can be converted is found out only by a conversion.
     """
-    is_exported = is_export(Path(source.name))
+    is_offline = must_be_cached(source.name)
+    is_exported = is_name_of_export(source.name, is_offline)
     place = source.device or "cpu" if is_exported else source.torch_device  # torch can't load an export onto a GPU
     if torch.device(place).type != "cpu":
         return f"the model is to be on {place}"
     if is_gguf(source.name) or is_exported:
         return _why_not_in(source.dtype, device)
-    is_offline = must_be_cached(source.name)
     if _file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
     config = _config(_file(source.name, CONFIG, is_offline))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import openvino as ov
 import pytest
@@ -19,7 +20,7 @@ from specdec_openvino import loading
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.conversion.files import Conversion
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.sources import export, export_proof
+from specdec_openvino.sources import export, export_proof, hub
 from specdec_openvino.sources.checkpoints import CheckpointFolder
 from specdec_openvino.sources.export import Export
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -47,6 +48,19 @@ def folder(tmp_path: Path) -> Path:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "specdec" / "openvino"
+
+
+def move_into_hub_cache(folder: Path, cache: Path, name: str) -> Path:
+    """Lay a folder's files out as huggingface_hub does; return the snapshot."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / "0a1b"
+    for place in (snapshot, repository / "blobs", repository / "refs"):
+        place.mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0a1b")
+    for number, file in enumerate(sorted(folder.iterdir())):
+        blob = file.rename(repository / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", blob.name))
+    return snapshot
 
 
 def checkpoint_of(folder: Path) -> PreTrainedModel:
@@ -217,8 +231,7 @@ def test_what_torch_says_of_folders_without_a_checkpoint(folder: Path, tmp_path:
 
 def test_a_machine_with_a_gpu_runs_exports_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with Generator(str(folder), TOKENIZER) as generator:
-        assert isinstance(generator.model, OpenVINOModel)
+    assert OpenVINOBackend.declines(ModelSource(str(folder))) == ""
     passed_over = r"use backend='openvino'\. Backends passed over before torch: openvino: the model is to be on cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
@@ -226,14 +239,39 @@ def test_a_machine_with_a_gpu_runs_exports_too(folder: Path, monkeypatch: pytest
         read_model(load_plugins(), "auto", ModelSource(str(folder), "cuda"), TOKENIZER)
 
 
-def test_a_snapshot_that_gets_its_checkpoint_later_is_converted_anew(folder: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "snapshots" / "commit"
-    snapshot.parent.mkdir()
-    folder.rename(snapshot)
-    states = list[str]()
-    for kind in (Export, CheckpointFolder):
-        origin = loading._origin_of(ModelSource(str(snapshot)), TOKENIZER)
-        assert type(origin) is kind
-        states.append(origin.state("a device"))
-        (snapshot / "model.safetensors").touch()
-    assert states[0] != states[1]
+def test_an_export_in_the_hubs_cache_is_opened_by_its_name(
+    folder: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route")
+
+    for method in ("model_info", "list_repo_files"):
+        monkeypatch.setattr(huggingface_hub.HfApi, method, answer)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    ids = torch.tensor([PROMPTS[0]])
+    expected = checkpoint_of(folder).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8)
+    snapshot = move_into_hub_cache(folder, tmp_path / "hub", "owner/llama-ov")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # torch couldn't load it there either
+    with Generator("owner/llama-ov", TOKENIZER, numerics="fast") as generator:
+        assert isinstance(generator.model, OpenVINOModel)
+        result = generator.generate(PROMPTS[0], max_new_tokens=8, eos_token_id=())
+        assert list(result.token_ids) == expected[0, len(PROMPTS[0]) :].tolist()
+    with pytest.raises(ModelError, match="It has an OpenVINO export: use backend='openvino'"):
+        Generator("owner/llama-ov", TOKENIZER, backend="hf", device="cpu")
+    origins = [loading._origin_of(ModelSource("owner/llama-ov"), TOKENIZER)]
+    (snapshot / "model.safetensors").touch()  # a snapshot that gets its checkpoint later is converted anew
+    origins.append(loading._origin_of(ModelSource("owner/llama-ov"), TOKENIZER))
+    assert [type(origin) for origin in origins] == [Export, CheckpointFolder]
+    assert len({origin.state("a device") for origin in origins}) == 2
+
+
+def test_what_is_fetched_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [GRAPH, WEIGHTS, "config.json", "openvino/model.safetensors"]
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: files)
+    assert hub.is_name_of_export("owner/exported", is_offline=False)
+    assert not hub.is_name_of_export("owner/exported", is_offline=True)
+    files.append("model.safetensors")
+    assert not hub.is_name_of_export("owner/exported", is_offline=False)
+    monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: 1 / 0)
+    with pytest.raises(ModelError, match=r"can't fetch OpenVINO's export 'owner/exported' from the hub: .*division"):
+        hub.fetch_export("owner/exported", is_offline=False)

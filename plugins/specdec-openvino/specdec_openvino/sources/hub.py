@@ -1,0 +1,46 @@
+"""Exports given by a hub name: found in the hub's cache or on the hub, and fetched."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+
+from specdec import ModelError
+from specdec.errors import in_one_line
+from specdec.models.checkpoint_files import CONFIG
+from specdec_openvino.sources.export import GRAPH, WEIGHTS, is_export
+
+_FETCHED = GRAPH, WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"  # not the tokenizer's graphs
+
+
+def is_name_of_export(name: str, is_offline: bool) -> bool:
+    """Return True for the folder or hub name of an export without a checkpoint; nothing is fetched.
+
+    Args:
+        is_offline: True to search the hub's cache only.
+    """
+    if Path(name).exists():
+        return is_export(Path(name))
+    with suppress(Exception):  # of the name or the connection; loading reports it
+        config = try_to_load_from_cache(name, CONFIG)
+        if isinstance(config, str) and (is_export(folder := Path(config).parent) or any(folder.glob("*.safetensors"))):
+            return is_export(folder)
+        return not is_offline and _is_export(HfApi().list_repo_files(name))
+    return False
+
+
+def fetch_export(name: str, is_offline: bool) -> Path:
+    """Return the folder of an export in the hub's cache, with the files that the hub has now unless offline.
+
+    Raises:
+        ModelError: if the files can't be fetched, with the reason.
+    """
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*_FETCHED], local_files_only=is_offline))
+    except Exception as error:  # of any library that makes the connection, or of the disk
+        raise ModelError(f"can't fetch OpenVINO's export {name!r} from the hub: {in_one_line(error)}") from error
+
+
+def _is_export(files: list[str]) -> bool:
+    """Return True for a repository's files if its main folder has an export but no checkpoint."""
+    return GRAPH in files and not any(file.endswith(".safetensors") and "/" not in file for file in files)
