@@ -135,7 +135,7 @@ class Passes:
         further: compiles more of them.
 
     Attributes:
-        retimed: the sizes of passes that got a graph since the first pass.
+        later_sizes: the sizes of passes that got a graph after the first pass.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Passes:
         self._compiled, self._blocks, self._filling, self._further = compiled, blocks, filling, further
         self._graphs = [*static, compiled]  # the last takes all passes
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
-        self.retimed: tuple[int, ...] = ()
+        self.later_sizes: tuple[int, ...] = ()
         self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -193,16 +193,15 @@ class Passes:
         """The number of a layer's hidden state; negative layers count from the last."""
         return layer % self._compiled.num_states
 
-    def add_pass_seconds(self, seconds: float) -> None:
-        """Note the time of the last pass; a graph for passes of one size that is ready runs them from now on.
-
-        ``retimed`` then has their size.
-        """
+    def add_pass_seconds(self, seconds: float) -> int | None:
+        """Note the time of the last pass; return a size whose passes have a graph of their own from now on, or None."""
         graph = self._further.add_pass(self._num_tokens, seconds) if self._further is not None else None
-        if graph is not None:
-            self.retimed += (graph.num_tokens,)
-            self._graphs.insert(0, graph)
-            self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
+        if graph is None:
+            return None
+        self._graphs.insert(0, graph)
+        self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
+        self.later_sizes += (graph.num_tokens,)
+        return graph.num_tokens
 
     def close(self) -> None:
         """Compile no more graphs; one that is being compiled is freed once it is ready."""
