@@ -108,8 +108,10 @@ class RankedChoice(ModelChoice):
         Raises:
             typer.Exit: if the choice has options for a single process.
         """
+        from specdec.plugins.options import name_and_options
+
         with before_anything_runs():
-            if choice.backend.partition(":")[0] not in {"auto", "distributed"}:
+            if name_and_options(choice.backend)[0] not in {"auto", "distributed"}:
                 raise RequestError(f"--backend {choice.backend} is for a single process: start it without torchrun")
             if choice.device is not None or choice.dtype is not None:
                 raise RequestError(

@@ -212,7 +212,7 @@ class Proposer(BaseModel, ABC):
         """
         return frozenset()
 
-    def check_files(self) -> None:  # noqa: B027 - optional
+    def check_files(self) -> None:
         """Check the files that options name; called before a model is loaded by its name, which takes seconds.
 
         Raises:
