@@ -35,7 +35,7 @@ from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.preference import why_not
-from specdec_openvino.sources.checkpoints import Prove
+from specdec_openvino.sources.base import Prove
 from specdec_openvino.sources.export_proof import PlainExport
 
 _CHUNK = 512

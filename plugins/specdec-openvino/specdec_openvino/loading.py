@@ -27,7 +27,8 @@ from specdec_openvino.conversion.weight_separation import separate_weights
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.sources.checkpoints import CheckpointFolder, ConversionSource, GgufFile, Prove
+from specdec_openvino.sources.base import ConversionSource, Prove
+from specdec_openvino.sources.checkpoints import CheckpointFolder, GgufFile
 from specdec_openvino.sources.export import Export, is_export
 
 _FOLDER = "openvino"

@@ -14,7 +14,8 @@ import torch
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.engine import blocks, model_engine
 from specdec_openvino.engine.bound_request import BoundRequest
-from specdec_openvino.engine.graphs import Compiled, Passes
+from specdec_openvino.engine.graphs import Compiled
+from specdec_openvino.engine.passes import Passes
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
