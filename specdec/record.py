@@ -96,6 +96,14 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Retimed:
+    """A size of passes, in tokens of a single row, that take more or less time than passes of that size before."""
+
+    size: int
+    is_faster: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One forward pass and its outcomes.
 
@@ -110,7 +118,7 @@ class StepRecord:
         num_positions: cache slots that the longest row sees.
         is_warm: False while the backend is still warming up for passes like this one.
         row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
-        retimed: the backend's sizes of passes that take another time than before, as of this pass: see ``Backend``.
+        retimed: the backend's changes of what passes take, as of this pass: see ``Backend``.
     """
 
     kind: Literal["chunk", "prompt", "step", "none"]
@@ -122,7 +130,7 @@ class StepRecord:
     row_bytes: int = 0
     num_reread: int = 0
     num_passes: int = 1
-    retimed: tuple[int, ...] = ()
+    retimed: tuple[Retimed, ...] = ()
 
     @property
     def num_rows(self) -> int:

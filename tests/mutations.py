@@ -292,7 +292,7 @@ MUTATIONS = (
     Mutation(
         "passes of a size that has lost its graph are assumed to be faster",
         "specdec/strategies/merging/padded_cost_model.py",
-        (("is_faster=retimed[:place].count(size) % 2 == 0", "is_faster=True"),),
+        (("steps.relearn(change.size, change.is_faster)", "steps.relearn(change.size, True)"),),
         ("tests/strategies/merging/test_padded_cost_model.py",),
     ),
     Mutation(

@@ -31,6 +31,7 @@ from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
+from specdec.record import Retimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,8 @@ class Backend(ABC):
         deviation: the deviation of passes from plain steps, if loading has measured it; else it is measured after.
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
-        retimed: sizes of passes, in tokens of a single row, that take another time than those before. Each change
-            appends a size, once its passes take the new time; strategies then measure again what they cost. The first
-            change of a size makes its passes faster, and each second one undoes the one before.
+        retimed: appended to once passes of a size have become faster or slower; strategies then measure again what
+            they cost.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
         holds_prefixes: True if the backend supports ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
@@ -114,7 +114,7 @@ class Backend(ABC):
     deviation: Deviation | None = None
     costs: Costs | None = None
     is_warm: bool = True
-    retimed: tuple[int, ...] = ()
+    retimed: tuple[Retimed, ...] = ()
 
     @classmethod
     @abstractmethod

@@ -23,7 +23,9 @@ from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
+    from specdec.plugins.registry import Registry
     from specdec.runtime.backend_choice import Opened
+    from specdec.strategies.base import Proposer
 
 _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
@@ -67,18 +69,22 @@ class ModelChoice(OptionGroup):
 
         Raises:
             RequestError: for an unavailable device or dtype.
+            SpecdecError: before loading, if a strategy can't use its files.
             ModelError: if the model can't be loaded.
         """
-        return load_model(self.model, self.device, self.dtype, partial(self.read, strategies))
-
-    def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
-        """Read a model from a folder or hub name in the backend's form, and its tokenizer."""
         from specdec.plugins.registry import load_plugins
-        from specdec.runtime.backend_choice import read_model, why_torch
 
         registry = load_plugins()
-        made = [registry.make("proposers", each) for each in strategies]
-        return read_model(registry, self.backend, source, None, why_torch(self.weights, None, made))
+        made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
+        for strategy in made:
+            strategy.check_files()
+        return load_model(self.model, self.device, self.dtype, partial(self.read, registry, made))
+
+    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":
+        """Read a model from a folder or hub name in the backend's form, and its tokenizer."""
+        from specdec.runtime.backend_choice import read_model, why_torch
+
+        return read_model(registry, self.backend, source, None, why_torch(self.weights, None, strategies))
 
     @property
     def stages(self) -> dict[str, Any]:
@@ -102,8 +108,10 @@ class RankedChoice(ModelChoice):
         Raises:
             typer.Exit: if the choice has options for a single process.
         """
+        from specdec.plugins.options import name_and_options
+
         with before_anything_runs():
-            if choice.backend.partition(":")[0] not in {"auto", "distributed"}:
+            if name_and_options(choice.backend)[0] not in {"auto", "distributed"}:
                 raise RequestError(f"--backend {choice.backend} is for a single process: start it without torchrun")
             if choice.device is not None or choice.dtype is not None:
                 raise RequestError(
@@ -138,12 +146,11 @@ class RankedChoice(ModelChoice):
             raise typer.Exit
         return model, tokenizer
 
-    def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
+    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":
         from specdec.distributed.loading import read
-        from specdec.plugins.registry import load_plugins
         from specdec.runtime.backend_choice import Opened
 
-        _, options = load_plugins().backend(self.backend)
+        _, options = registry.backend(self.backend)
         return Opened(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes
 
 

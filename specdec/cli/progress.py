@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -47,18 +47,36 @@ def status(doing: str) -> Iterator[Callable[[], None]]:
 def stages() -> Iterator[Callable[[str], None]]:
     """Yield a function that announces a stage: on a terminal with a clock, elsewhere as a line.
 
-    Use it for work that isn't timed, as the clock is drawn continuously. Other output to standard error, such as
-    progress bars of libraries, is dropped meanwhile.
+    Use it for work that isn't timed, as the clock is drawn continuously. Progress bars of libraries are dropped
+    meanwhile.
     """
     console = Console(file=sys.stderr)
-    with redirect_stderr(io.StringIO()):
-        if not console.is_terminal:
+    if not console.is_terminal:
+        with redirect_stderr(_WithoutBars(sys.stderr)):
             yield lambda stage: console.print(stage, style="dim", highlight=False, markup=False, soft_wrap=True)
-            return
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True, redirect_stderr=False) as line:
-            task = line.add_task("")
-            yield lambda stage: line.update(task, description=stage)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    # The progress prints what else is written to standard error above its line.
+    with Progress(*columns, console=console, transient=True) as line, redirect_stderr(_WithoutBars(sys.stderr)):
+        task = line.add_task("")
+        yield lambda stage: line.update(task, description=stage)
+
+
+class _WithoutBars(io.TextIOBase):
+    """Writes to another stream, except progress bars, which begin with a carriage return, and the line end of one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._is_after_bar = stream, False
+
+    def write(self, text: str) -> int:
+        is_bar = text.startswith("\r")
+        if not is_bar and not (self._is_after_bar and text == "\n"):
+            self._stream.write(text)
+        self._is_after_bar = is_bar
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison":

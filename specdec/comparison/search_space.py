@@ -9,6 +9,7 @@ from typing import Any
 from specdec.comparison.trial import Trial
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
+from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.base import Proposer
 
@@ -33,7 +34,7 @@ class SearchSpace:
 
     def __init__(self, strategy: str, space: Mapping[str, Sequence[Any]]) -> None:
         self._registry = load_plugins()
-        self._name, _, self._fixed = strategy.partition(":")
+        self._name, self._fixed = name_and_options(strategy)
         fixed, tunable = self._fixed_options(strategy)
         for name, values in space.items():
             if not values or name in fixed:
@@ -49,7 +50,7 @@ class SearchSpace:
         self.first = self._first()
 
     def _fixed_options(self, strategy: str) -> tuple[set[str], Mapping[str, Sequence[Any]]]:
-        cls = self._registry.find("proposers", self._name.strip())
+        cls = self._registry.find("proposers", self._name)
         assert issubclass(cls, Proposer), "it was registered as one"
         if not self._fixed:
             return set(), cls.tunable

@@ -191,6 +191,8 @@ def open_by_name(
     """
     registry = load_plugins()
     made = [registry.make("proposers", each) for each in strategies.values() if not isinstance(each, Generator)]
+    for strategy in made:
+        strategy.check_files()
     why = why_torch(options.weights, None, made)
     opened = read_model(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
     return opened.model, opened.tokenizer

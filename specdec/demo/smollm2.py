@@ -8,13 +8,12 @@ to bfloat16.
 """
 
 import hashlib
-import io
 import signal
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,8 +194,7 @@ def main() -> None:
     try:
         if not is_whole(folder):
             check_libraries()
-            with redirect_stderr(io.StringIO()):  # progress bars of transformers
-                fetch(folder, say=lambda stage: print(stage, flush=True))
+            fetch(folder, say=lambda stage: print(stage, flush=True))
         print(f"{NAME} is in {folder}")
     except SpecdecError as error:
         sys.exit(f"error: {error}")

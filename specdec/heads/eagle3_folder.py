@@ -17,6 +17,7 @@ from specdec.heads.files import (
     FILES,
     MISUNDERSTOOD,
     TargetWeights,
+    check_folder,
     check_target,
     layer_settings,
     load_tensors,
@@ -35,6 +36,16 @@ _REMEDY = _REMEDIES["eagle3"]
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def check_head(folder: Path) -> None:
+    """Refuse a folder without the files of a head; see ``check_folder``."""
+    check_folder(folder, _REMEDY)
+
+
+def check_p_eagle_head(folder: Path) -> None:
+    """Refuse a folder without the files of a P-EAGLE head; see ``check_folder``."""
+    check_folder(folder, _REMEDIES["peagle"])
 
 
 def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3Head:

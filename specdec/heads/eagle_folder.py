@@ -12,6 +12,7 @@ from specdec.heads.files import (
     FILES,
     MISUNDERSTOOD,
     TargetWeights,
+    check_folder,
     check_target,
     layer_settings,
     load_tensors,
@@ -20,6 +21,11 @@ from specdec.heads.files import (
 )
 
 _REMEDY = "give the folder of an EAGLE head that was trained for this model"
+
+
+def check_eagle_head(folder: Path) -> None:
+    """Refuse a folder without the files of a head; see ``check_folder``."""
+    check_folder(folder, _REMEDY)
 
 
 def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> EagleHead:

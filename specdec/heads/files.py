@@ -67,23 +67,41 @@ def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], settings: Ma
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
+def check_folder(folder: Path, remedy: str) -> None:
+    """Refuse a folder without a readable ``config.json`` or any tensors, as reading the head would, but at once.
+
+    Raises:
+        ModelError: with the remedy.
+    """
+    read_config(folder, remedy)
+    files_of_tensors(folder, FILES, remedy)
+
+
+def files_of_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> list[Path]:
+    """Return a folder's files of the first pattern that has any.
+
+    Raises:
+        ModelError: there are none; with the remedy.
+    """
+    files = next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
+    if not files:
+        raise ModelError(f"{folder} has neither model.safetensors nor {patterns[-1].replace('*', '')}: {remedy}")
+    return files
+
+
 def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a folder's files, on the CPU.
 
     Args:
         folder: the head's.
-        patterns: of files, as safetensors or as pickles of plain tensors; those of the first pattern that has any are
-            read.
+        patterns: of files, as safetensors or as pickles of plain tensors; see ``files_of_tensors``.
         remedy: of the errors.
 
     Raises:
         ModelError: there are none, or they hold something else than tensors.
     """
-    files = next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
-    if not files:
-        raise ModelError(f"{folder} has neither model.safetensors nor {patterns[-1].replace('*', '')}: {remedy}")
     tensors = dict[str, torch.Tensor]()
-    for file in files:
+    for file in files_of_tensors(folder, patterns, remedy):
         try:
             loaded = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
         except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:

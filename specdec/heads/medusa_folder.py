@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from specdec.errors import ModelError
-from specdec.heads.files import TargetWeights, check_target, first_of, read_tensors, write_folder
+from specdec.heads.files import TargetWeights, check_target, files_of_tensors, first_of, read_tensors, write_folder
 from specdec.heads.medusa import MedusaWeights, ResBlock
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
@@ -57,6 +57,15 @@ class _Parts:
     def num_blocks(self) -> int:
         """Of each head."""
         return len({block for _, block, _ in self.blocks})
+
+
+def check_medusa_heads(folder: Path) -> None:
+    """Refuse a folder without files of tensors.
+
+    Raises:
+        ModelError: with the remedy.
+    """
+    files_of_tensors(folder, _FILES, _REMEDY)
 
 
 def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -> MedusaWeights:

@@ -18,6 +18,7 @@ from specdec.models.checkpoint_files import (
     remedy_without_hub,
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
+from specdec.models.model_files import model_file
 
 _SECONDS_TO_ANSWER = 5.0
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
@@ -160,10 +161,7 @@ def must_be_cached(name: str) -> bool:
     except (HfHubHTTPError, HFValidationError):  # an answer, which loading reports in full
         return False
     except Exception as error:  # of any library that makes the connection
-        from transformers.utils import cached_file
-
-        where = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
-        if any(cached_file(name, file, **where) for file in (CONFIG, ADAPTER_CONFIG)):
+        if any(model_file(name, file, is_offline=True) for file in (CONFIG, ADAPTER_CONFIG)):
             return True
         raise HubUnreachableError(
             f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "

@@ -26,9 +26,15 @@ def options_of(cls: type) -> dict[str, object]:
     return {name: field.get_default(call_default_factory=True) for name, field in fields_of(cls).items()}
 
 
+def name_and_options(given: str) -> tuple[str, str]:
+    """Return a plug-in's name and the text of its options from a string ``"name:key=value,…"``."""
+    name, _, options = given.partition(":")
+    return name.strip(), options
+
+
 def configured(cls: type[Configured], kind: str, given: str) -> Configured:
     """Return a configuration object with the options of a string ``"name:key=value,…"``."""
-    name, _, options = given.partition(":")
+    name, options = name_and_options(given)
     values = dict(_options(options, given))
     try:
         return cls.model_validate({key: read_value(value) for key, value in values.items()})

@@ -13,7 +13,7 @@ from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import PluginError, in_one_line, nearest
 from specdec.plugins import builtins, hookspecs
 from specdec.plugins.contracts import CONTRACTS, fault_of
-from specdec.plugins.options import configured
+from specdec.plugins.options import configured, name_and_options
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.merging.merged import MergedProposer
@@ -196,7 +196,7 @@ class Registry:
         parts = self._parts(given) if kind == "proposers" else [given]
         if len(parts) > 1:
             return MergedProposer([source for part in parts for source in _sources(self.make(kind, part))])
-        cls = self.find(kind, given.partition(":")[0].strip())
+        cls = self.find(kind, name_and_options(given)[0])
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
         return configured(cls, kind, given)
 
@@ -210,7 +210,7 @@ class Registry:
         Raises:
             PluginError: for an unknown name, or an option that fails the plug-in's own validation.
         """
-        cls = self.find("backends", given.partition(":")[0].strip())
+        cls = self.find("backends", name_and_options(given)[0])
         assert issubclass(cls, Backend), "checked when it registered"
         return cls, configured(cls.Options, "backends", given)
 
@@ -220,7 +220,7 @@ class Registry:
         first, *others = given.split("+")
         parts = [first]
         for part in others:
-            if ":" not in parts[-1] or part.partition(":")[0].strip() in names:
+            if ":" not in parts[-1] or name_and_options(part)[0] in names:
                 parts.append(part)
             else:
                 parts[-1] += f"+{part}"

@@ -10,6 +10,7 @@ from specdec.layout import Compiler
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
 from specdec.models.unwrapping import remedy_for
+from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import Plugin, Registry
 from specdec.strategies.base import Proposer
 
@@ -152,7 +153,7 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
     if not isinstance(given, str):
         raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
     if given != "auto":
-        return ChosenBackend(given.partition(":")[0].strip(), *registry.backend(given))
+        return ChosenBackend(name_and_options(given)[0], *registry.backend(given))
     for plugin in registry.of_kind("backends"):
         if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # as above
             return ChosenBackend(plugin.name, plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]

@@ -113,6 +113,7 @@ def open_model(
         refuse_for_loaded(model, device, dtype)
         return Binding(unwrapped(model), tokenizer, choice, registry, WeightsLease(choice.weights, registry.kernels()))
     source = ModelSource.of(os.fspath(model), device, dtype)
+    choice.proposer.check_files()
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])
     # If a preferred backend has no exact numerics but torch has, torch is used.
     preferred = replace(choice, numerics="exact" if choice.numerics == "auto" else choice.numerics)

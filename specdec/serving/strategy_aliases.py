@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 from specdec.errors import PluginError, SpecdecError
-from specdec.plugins.options import options_of, read_value
+from specdec.plugins.options import name_and_options, options_of, read_value
 from specdec.plugins.registry import Registry
 from specdec.serving.errors import ApiError
 from specdec.strategies.base import Proposer
@@ -84,13 +84,11 @@ class StrategyAliases:
 
     def _check(self, kind: str, text: str) -> None:
         """Refuse options that only the operator may set."""
-        name, _, options = text.partition(":")
-        cls = self._registry.find(kind, name.strip())
-        if kind == "proposers" and not self._is_whole(name.strip()):
+        name, options = name_and_options(text)
+        cls = self._registry.find(kind, name)
+        if kind == "proposers" and not self._is_whole(name):
             offered = f"; it offers {', '.join(self._offered)}" if self._offered else ""
-            raise PluginError(
-                f"{name.strip()} needs a file or a model, which only the server's operator can name{offered}"
-            )
+            raise PluginError(f"{name} needs a file or a model, which only the server's operator can name{offered}")
         for pair in options.split(","):
             option, _, value = (part.strip() for part in pair.partition("="))
             if option not in options_of(cls):

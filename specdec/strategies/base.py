@@ -212,6 +212,13 @@ class Proposer(BaseModel, ABC):
         """
         return frozenset()
 
+    def check_files(self) -> None:
+        """Check the files that options name; called before a model is loaded by its name, which takes seconds.
+
+        Raises:
+            SpecdecError: if ``bind`` would refuse the files for any model, with the same message.
+        """
+
     def bind(self, host: Host) -> Engine:
         """Return the engine for a generator's model; called again once the model has changed or the engine was closed.
 

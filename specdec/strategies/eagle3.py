@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from specdec.heads.eagle3_folder import read_head
+from specdec.heads.eagle3_folder import check_head, read_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision, dtype_of
@@ -66,6 +66,10 @@ class Eagle3Proposer(Proposer):
         description=f"the head's precision; {AUTO}, and matrices in 8 bits on OpenVINO",
     )
 
+    def check_files(self) -> None:
+        if self.head is not None:
+            self._check(self.head.expanduser())
+
     def bind(self, host: Host) -> Engine:
         folder = head_folder(host, self.head, self.name)
         weights = shared_weights(host, f"the head in {folder} reads")
@@ -84,6 +88,9 @@ class Eagle3Proposer(Proposer):
         runner = host.head_runner(head, None if host.reads_q else top_k, self.dtype == "auto")
         engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
+
+    def _check(self, folder: Path) -> None:
+        check_head(folder)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_head(folder, weights, dtype)

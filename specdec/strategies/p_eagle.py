@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from specdec.heads.drafting import first_pass
-from specdec.heads.eagle3_folder import read_p_eagle_head
+from specdec.heads.eagle3_folder import check_p_eagle_head, read_p_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
@@ -80,6 +80,9 @@ class PEagleProposer(Eagle3Proposer):
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 
     dtype: Precision = Field(default="auto", description=f"the head's precision; {AUTO}")
+
+    def _check(self, folder: Path) -> None:
+        check_p_eagle_head(folder)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_p_eagle_head(folder, weights, dtype)

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from tqdm import tqdm
 
 from specdec import ModelError
 from specdec.cli.columns import Column, Columns, printable
@@ -206,6 +208,8 @@ def test_the_real_model_is_fetched_once(
 ) -> None:
     def fetch(folder: Path, say: Any) -> None:
         say(f"downloading to {folder.parent}")
+        for _ in tqdm([1], desc="a library's progress"):
+            print("a warning", file=sys.stderr)
         folder.mkdir(parents=True)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -213,7 +217,7 @@ def test_the_real_model_is_fetched_once(
     monkeypatch.setattr(real, "fetch", fetch)
     for _ in range(2):
         assert command._real_or_built_in(Console()) == "smollm2"
-    assert capsys.readouterr() == ("", f"downloading to {tmp_path / 'specdec'}\n")
+    assert capsys.readouterr() == ("", f"downloading to {tmp_path / 'specdec'}\na warning\n")
 
 
 def test_another_text_fails_and_a_busy_machine_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

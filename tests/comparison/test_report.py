@@ -12,6 +12,8 @@ import pytest
 from specdec import RequestError
 from specdec.comparison import Comparison
 from specdec.comparison.figures import plots
+from specdec.comparison.figures.axes import look
+from specdec.comparison.figures.plots import speed_ups, styles_of
 from specdec.comparison.report import identity, numerics_used, samples, verdict, write_report
 from specdec.comparison.runs import Run
 from specdec.costs import Costs
@@ -337,3 +339,14 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path, monkeypatch: pytest.
             patch.setitem(sys.modules, module, None)
             with pytest.raises(RequestError, match=f"{module}: pip install"):
                 write_report(tmp_path / "report.html", [comparison], None)
+
+
+@pytest.mark.parametrize("num_prompts", [1, 8])
+def test_the_line_at_plain_decodings_speed_crosses_no_text(num_prompts: int) -> None:
+    comparison = build({"slow": 0.79, "fast": 1.3, "a_name_of_thirty:letters=on,its=first_line": 1.05}, num_prompts)
+    with look():
+        figure, _ = speed_ups(comparison, styles_of([comparison]))
+    (axes,) = figure.axes
+    lines, texts = ([each.get_window_extent() for each in drawn] for drawn in (axes.lines, axes.texts))
+    assert len(lines) >= len(texts) > 0
+    assert not [text for text in texts if text.count_overlaps(lines)]

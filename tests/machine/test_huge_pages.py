@@ -14,7 +14,7 @@ import pytest
 from specdec import Generator, ToyModel
 from specdec.backends.base import Backend
 from specdec.machine.huge_pages import HugePages, SmallPages, collapse_pages, small_pages, small_pages_of
-from specdec.record import StepRecord
+from specdec.record import Retimed, StepRecord
 
 MIB = 2**20
 SMAPS = """\
@@ -160,11 +160,11 @@ def test_a_generator_whose_memory_another_has_collapsed_finds_nothing_to_do() ->
 def test_a_generator_and_its_backend_note_the_time_of_passes_unless_background_work_is_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted, records = list[float](), list[StepRecord]()
+    noted, records, faster = list[float](), list[StepRecord](), Retimed(6, is_faster=True)
 
     def note(backend: Backend, seconds: float) -> None:
         noted.append(seconds)
-        backend.retimed += (6,)  # the next record has it
+        backend.retimed += (faster,)  # the next record has it
 
     monkeypatch.setattr(HugePages, "add_pass_seconds", lambda _, seconds: noted.append(seconds))
     monkeypatch.setattr(Backend, "add_pass_seconds", note)
@@ -174,4 +174,4 @@ def test_a_generator_and_its_backend_note_the_time_of_passes_unless_background_w
             generator.generate([0, 1], max_new_tokens=3, on_step=records.append)
         assert len(records) == 3
         assert noted == ([record.seconds["forward"] for record in records for _ in range(2)] if is_wanted else [])
-        assert [record.retimed for record in records] == [(6,) * number * is_wanted for number in range(3)]
+        assert [record.retimed for record in records] == [(faster,) * number * is_wanted for number in range(3)]

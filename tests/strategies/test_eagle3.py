@@ -325,8 +325,9 @@ def test_a_wrong_folder_is_refused_with_a_remedy_before_anything_is_decoded(
 def test_targets_without_layers_and_folders_without_heads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="layers are unknown"):
         Generator(ToyModel.random(), proposer=Eagle3Proposer(head=demo.head_folder()))
-    with pytest.raises(ModelError, match="readable config"):
-        Generator(*demo.load(), proposer=f"eagle3:head={tmp_path}")
+    for model in (demo.load()[0], "no/such-model"):  # which isn't loaded
+        with pytest.raises(ModelError, match="readable config"):
+            Generator(model, proposer=f"eagle3:head={tmp_path}")
 
 
 def test_a_head_may_be_quantized_unless_its_precision_is_given() -> None:

@@ -23,6 +23,7 @@ from specdec.models.architecture import attention_kinds, name_of, position_limit
 from specdec.models.loading import ModelSource
 from specdec.padding import Padding
 from specdec.probes.selftest import probe
+from specdec.record import Retimed
 from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.engine.filling import Filling
@@ -34,7 +35,7 @@ from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.preference import why_not
-from specdec_openvino.sources.checkpoints import Prove
+from specdec_openvino.sources.base import Prove
 from specdec_openvino.sources.export_proof import PlainExport
 
 _CHUNK = 512
@@ -76,7 +77,6 @@ class OpenVINOBackend(Backend):
         self._blocks = engine.compiled(frozenset()).blocks()
         self._passes = engine.passes(frozenset(), self._blocks, self._filling)
         self._first = 0
-        self._retimed: tuple[int, ...] = ()  # of earlier passes
         self._process = os.getpid()
 
     @classmethod
@@ -118,8 +118,9 @@ class OpenVINOBackend(Backend):
         self._blocks.open()
 
     def add_pass_seconds(self, seconds: float) -> None:
-        self._passes.add_pass_seconds(seconds)
-        self.retimed = self._retimed + self._passes.retimed
+        size = self._passes.add_pass_seconds(seconds)
+        if size is not None:
+            self.retimed += (Retimed(size, is_faster=True),)
 
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
@@ -157,8 +158,7 @@ class OpenVINOBackend(Backend):
         if passes := vars(self).pop("_passes", None):  # two graphs at once would hold the matrices twice
             passes.close()
             passes.wait()
-            self._retimed += passes.retimed * 2  # again, because these passes no longer have their graphs
-            self.retimed = self._retimed
+            self.retimed += tuple(Retimed(size, is_faster=False) for size in passes.later_sizes)
             del passes
         self._passes = self._engine.passes(hidden, self._blocks, self._filling)
 

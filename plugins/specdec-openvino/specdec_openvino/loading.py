@@ -8,14 +8,15 @@ from typing import Any
 
 import openvino as ov
 from transformers import PreTrainedModel
-from transformers.utils import cached_file
 
 from specdec import ModelError
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.architecture import name_of
+from specdec.models.checkpoint_files import CONFIG
 from specdec.models.fingerprint import fingerprint_of
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.models.model_files import model_file
 from specdec.models.notes import notes_of
 from specdec_openvino.conversion.external_weights import Checkpoint, weights_of
 from specdec_openvino.conversion.files import Conversion, path_in, remove_others
@@ -26,7 +27,8 @@ from specdec_openvino.conversion.weight_separation import separate_weights
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-from specdec_openvino.sources.checkpoints import CheckpointFolder, ConversionSource, GgufFile, Prove
+from specdec_openvino.sources.base import ConversionSource, Prove
+from specdec_openvino.sources.checkpoints import CheckpointFolder, GgufFile
 from specdec_openvino.sources.export import Export, is_export
 from specdec_openvino.sources.hub import fetch_export, is_name_of_export
 
@@ -123,11 +125,11 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
     folder = Path(name) if Path(name).is_dir() else _snapshot(name)
-    if folder is not None and is_export(folder) and not (folder / "config.json").is_file():
-        raise ModelError(f"can't load {name!r}: it has no config.json: copy the checkpoint's into it")
-    if folder is None or not (folder / "config.json").is_file():
+    if folder is not None and is_export(folder) and not (folder / CONFIG).is_file():
+        raise ModelError(f"can't load {name!r}: it has no {CONFIG}: copy the checkpoint's into it")
+    if folder is None or not (folder / CONFIG).is_file():
         load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
-        raise ModelError(f"can't load {name!r}: it has no config.json")
+        raise ModelError(f"can't load {name!r}: it has no {CONFIG}")
     if not is_export(folder):
         return CheckpointFolder(name, folder, tokenizer)
     if source.dtype not in {"auto", "float32"}:
@@ -143,10 +145,8 @@ def _snapshot(name: str) -> Path | None:
     is_offline = must_be_cached(name)
     if is_name_of_export(name, is_offline):
         return fetch_export(name, is_offline)
-    with suppress(OSError, ValueError):
-        if (file := cached_file(name, "config.json", local_files_only=is_offline)) is not None:
-            return Path(file).parent
-    return None
+    file = model_file(name, CONFIG, is_offline)
+    return None if file is None else file.parent
 
 
 def _graphs_from(origin: ConversionSource, options: OpenVINOOptions, prove: Prove) -> tuple[Graphs, str]:

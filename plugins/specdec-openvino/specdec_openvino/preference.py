@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import cached_file
 
 from specdec import ModelError
 from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, must_be_cached
+from specdec.models.model_files import model_file
 from specdec_openvino.options import check_dtype
 from specdec_openvino.sources.hub import is_name_of_export
 
@@ -28,9 +28,9 @@ def why_not(source: ModelSource, device: str) -> str:
         return f"the model is to be on {place}"
     if is_gguf(source.name) or is_exported:
         return _why_not_in(source.dtype, device)
-    if _file(source.name, ADAPTER_CONFIG, is_offline) is not None:
+    if model_file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
-    config = _config(_file(source.name, CONFIG, is_offline))
+    config = _config(model_file(source.name, CONFIG, is_offline))
     if not config:
         return f"{CONFIG} is missing, empty or invalid"
     if "quantization_config" in config:
@@ -57,13 +57,3 @@ def _config(file: Path | None) -> dict[str, Any]:
         if file is not None and isinstance(config := json.loads(file.read_text(encoding="utf-8")), dict):
             return config
     return {}
-
-
-def _file(name: str, file: str, is_offline: bool) -> Path | None:
-    """Return a file of a folder, or of a model on the hub, which is fetched; None if there is none."""
-    if Path(name).is_dir():
-        return Path(name, file) if Path(name, file).is_file() else None
-    with suppress(OSError, ValueError):
-        found = cached_file(name, file, local_files_only=is_offline, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found)
-    return None

@@ -14,7 +14,8 @@ import torch
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.engine import blocks, model_engine
 from specdec_openvino.engine.bound_request import BoundRequest
-from specdec_openvino.engine.graphs import Compiled, Passes
+from specdec_openvino.engine.graphs import Compiled
+from specdec_openvino.engine.passes import Passes
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
@@ -24,6 +25,7 @@ from specdec.masks.exact.compiler import ExactCompiler
 from specdec.models.loading import ModelSource
 from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.probes.walk import walk
+from specdec.record import Retimed
 from specdec.target import Target
 from specdec.testing import check_backend
 
@@ -217,13 +219,16 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
         assert ran == expected
         assert backend._blocks.generation > 1
         graphs = [size for size in (1, 6, 8) if size >= backend.shapes.padding.least_width]
-        assert [*backend.retimed] == (graphs if static_sizes == "auto" else [])
+        faster = [Retimed(size, is_faster=True) for size in graphs if static_sizes == "auto"]
+        assert [*backend.retimed] == faster
         trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has
         answers = target.forward(target.compile(trees, hidden=layers)).rows
         found[-1] += [answers[each].output.logits for each in trees]
         assert ran[-1] == 0
     assert all(map(torch.equal, *found[:2]))
     assert all(map(torch.equal, *found[1:]))
+    backend.expect_hidden([0])
+    assert [*backend.retimed[len(faster) :]] == [Retimed(size, is_faster=False) for size in graphs], "they are lost"
 
 
 def compile_now(backend: OpenVINOBackend) -> None:

@@ -94,15 +94,16 @@ def _of_merge(
 
 
 def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Draw the speed-ups over plain decoding, with intervals and a line at 1."""
-    title, rows = "Speed-up over plain decoding", comparison.ranking
+    """Draw the speed-ups over plain decoding, with intervals and a line at 1 in each row."""
+    title, rows, height = "Speed-up over plain decoding", comparison.ranking, 10
     labels = [(row.strategy, _interval(row, comparison.plan.baseline)) for row in rows]
-    figure, axes, bottoms = row_axes(title, "times plain decoding's tokens per second", labels, height=10)
-    axes.axvline(1.0, color=PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)
+    figure, axes, bottoms = row_axes(title, "times plain decoding's tokens per second", labels, height)
     ends = [1.0]
     for row, bottom in zip(rows, bottoms, strict=True):
         style, ratio = styles[row.strategy], row.speed_up
         low, high = (ratio.low, ratio.high) if math.isfinite(ratio.high) else (ratio.value, ratio.value)
+        # Between the rows of text, whose width depends on the reader's fonts.
+        axes.plot([1.0, 1.0], [bottom - height, bottom], color=PLAIN_COLOUR, linewidth=0.8, zorder=0)
         axes.plot([low, high], [bottom - 5] * 2, color=style.colour, linewidth=2)
         axes.plot(ratio.value, bottom - 5, marker=style.marker, color=style.colour, markersize=6)
         ends += [low, high]

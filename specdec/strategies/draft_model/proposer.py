@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from specdec.errors import ModelError, plural
+from specdec.models.loading import checked_name
 from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
 from specdec.strategies.base import Drafter, Engine, Proposer, Tunable
@@ -62,12 +63,7 @@ class DraftModelProposer(Proposer):
     siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
         default="chosen", description="siblings of a sampled candidate: the most likely tokens, or further draws"
     )
-    confidence: float = Field(
-        default=0.0,
-        ge=0.0,
-        lt=1.0,
-        description="stop after a token of lower probability",
-    )
+    confidence: float = Field(default=0.0, ge=0.0, lt=1.0, description="stop after a token of lower probability")
     vocabulary: Literal["same", "shared", "text"] = Field(
         default="same", description="what the two tokenizers share: ids, token strings, or text alone"
     )
@@ -96,6 +92,10 @@ class DraftModelProposer(Proposer):
     @property
     def reads_layers(self) -> bool:
         return self.layers is not None
+
+    def check_files(self) -> None:
+        if isinstance(self.model, str):
+            checked_name(self.model)
 
     def bind(self, host: Host) -> Engine:
         model, tokenizer = _drafter(self, host)

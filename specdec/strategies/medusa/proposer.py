@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.heads.medusa import MedusaRunner
-from specdec.heads.medusa_folder import read_medusa_heads
+from specdec.heads.medusa_folder import check_medusa_heads, read_medusa_heads
 from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
@@ -60,6 +60,10 @@ class MedusaProposer(Proposer):
         default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the heads"
     )
     dtype: Precision = Field(default="auto", description=f"the heads' precision; {AUTO}")
+
+    def check_files(self) -> None:
+        if self.head is not None:
+            check_medusa_heads(self.head.expanduser())
 
     def bind(self, host: Host) -> Engine:
         folder = head_folder(host, self.head, "medusa")

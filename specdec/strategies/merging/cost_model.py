@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specdec.record import StepRecord
+from specdec.record import Retimed, StepRecord
 from specdec.strategies.merging.growth import Growth
 
 
@@ -81,7 +81,7 @@ class CostModel(ABC):
         """
         return 0.0
 
-    def relearn(self, retimed: Sequence[int]) -> None:  # noqa: B027 - optional
+    def relearn(self, retimed: Sequence[Retimed]) -> None:  # noqa: B027 - optional
         """Learn the costs of some passes again; called with each record's ``retimed``, before ``learn``.
 
         The first call says which changes came before any step.

@@ -58,6 +58,10 @@ class MergedProposer(Proposer):
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
 
+    def check_files(self) -> None:
+        for proposer in self.proposers:
+            proposer.check_files()
+
     def bind(self, host: Host) -> Engine:
         return self.bind_with(host, self._sizer)
 

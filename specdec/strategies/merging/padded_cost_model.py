@@ -27,7 +27,7 @@ from itertools import accumulate, repeat
 import numpy as np
 
 from specdec.costs import Costs
-from specdec.record import StepRecord
+from specdec.record import Retimed, StepRecord
 from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.step_times import StepTimes
@@ -97,14 +97,14 @@ class PaddedCostModel(CostModel):
             self._tables.clear()  # those of other numbers of rows may go by this one's
         self._last_size = self._size(num_rows, size)
 
-    def relearn(self, retimed: Sequence[int]) -> None:
+    def relearn(self, retimed: Sequence[Retimed]) -> None:
         num_known = len(retimed) if self._num_retimed is None else self._num_retimed
-        for place in range(num_known, len(retimed)) if self.learns else ():
-            size, steps = retimed[place], self._rows[1]
-            if size == self._filled(1, 1):
+        for change in retimed[num_known:] if self.learns else ():
+            steps = self._rows[1]
+            if change.size == self._filled(1, 1):
                 steps.relearn_all()
-            elif size <= self._filled(1, self._max_width):
-                steps.relearn(size, is_faster=retimed[:place].count(size) % 2 == 0)  # each second change undoes one
+            elif change.size <= self._filled(1, self._max_width):
+                steps.relearn(change.size, change.is_faster)
             steps.has_new_costs()
             self._tables.clear()
         self._num_retimed = len(retimed)

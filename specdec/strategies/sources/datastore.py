@@ -44,6 +44,9 @@ class DatastoreProposer(SourceProposer):
     )
     depth: int = Field(default=16, ge=1, le=32, description="longest suffix to look up, in tokens")
 
+    def check_files(self) -> None:
+        Index(self.path.expanduser(), self.depth).close()
+
     def bind(self, host: Host) -> Engine:
         index = Index(self.path.expanduser(), self.depth)
         try:

@@ -7,7 +7,7 @@ import pytest
 from specdec import Generator, ToyModel
 from specdec.costs import Costs
 from specdec.padding import Padding
-from specdec.record import StepRecord
+from specdec.record import Retimed, StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
@@ -154,16 +154,19 @@ def test_what_was_learnt_is_learnt_again_where_passes_of_a_size_or_plain_ones_be
     model.relearn([])
     assert take(1.0, 6, 12) == pytest.approx([1.5, 1.8])
     seconds[6] = 1.3
-    model.relearn([6])
+    changes = [Retimed(6, is_faster=True)]
+    model.relearn(changes)
     assert model.table(1).costs[6] == pytest.approx(0.8 * 1.5), "so that it is tried"
     assert take(1.0, 6) == pytest.approx([1.3, 1.8])
-    model.relearn([6, 1])
+    changes.append(Retimed(1, is_faster=True))
+    model.relearn(changes)
     assert model.needs_plain(1)
     assert [model.table(1).costs[size] for size in (6, 12)] == pytest.approx([1.3, 1.8])
     assert take(0.8, 6) == pytest.approx([1.3 / 0.8, 1.8])
     assert take(0.8, 12) == pytest.approx([1.3 / 0.8, 1.8 / 0.8])
     larger = model.table(1).costs[16]
-    model.relearn([6, 1, 12])
+    changes.append(Retimed(12, is_faster=True))
+    model.relearn(changes)
     assert [model.table(1).costs[size] for size in (6, 12, 16)] == pytest.approx([1.3 / 0.8, 1.8, larger])
     assert take(0.8, 12) == pytest.approx([1.3 / 0.8, 1.8 / 0.8]), "it is no faster"
 
@@ -175,13 +178,13 @@ def test_a_size_that_becomes_faster_is_assumed_to_cost_less_until_it_was_seen_ag
         ((6, 1, 8, 12), (), [1.3, 1.35, 1.7, 1.8]),
         ((), (6, 1, 8, 12), [0.8 * 1.3, 0.8 * 1.35, 0.8 * 1.7, 1.8]),
         ((6,), (8,), [1.3, 1.3, 1.7, 1.8]),  # no cheaper than fewer tokens are
-        ((8,), (12, 6, 6, 8), [1.3, 1.35, 0.8 * 1.7, 1.8]),  # those of 6 and 8 tokens are as slow as before again
-        ((), (12, 12, 12), [1.3, 1.35, 0.8 * 1.7, 1.8]),
+        ((8,), (12, 6, -6, -8), [1.3, 1.35, 0.8 * 1.7, 1.8]),  # those of 6 and 8 tokens are as slow as before again
+        ((), (12, -12, 12), [1.3, 1.35, 0.8 * 1.7, 1.8]),
     ):
         model = PaddedCostModel(measured, 16)
-        model.relearn(before)
-        for step in range(len(after)):
-            model.relearn((*before, *after[: step + 1]))
+        changes = [Retimed(abs(size), is_faster=size > 0) for size in (*before, *after)]
+        for num_changes in range(len(before), len(changes) + 1):
+            model.relearn(changes[:num_changes])
         assert [model.table(1).costs[size] for size in (6, 8, 12, 16)] == pytest.approx(believed)
 
 

@@ -9,7 +9,7 @@ import pytest
 from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.padding import Padding
-from specdec.record import Outcome, StepRecord
+from specdec.record import Outcome, Retimed, StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
@@ -55,7 +55,7 @@ class Sized:
 
     def __init__(self, switch: float) -> None:
         self.seconds = dict(SECONDS)
-        self.retimed: tuple[int, ...] = ()
+        self.retimed: tuple[Retimed, ...] = ()
         measured = Costs(tuple(SECONDS), tuple(SECONDS.values()), 1.0, padding=Padding(tuple(SECONDS)))
         self.sizer, self._switch = SpeedupSizer(PaddedCostModel(measured, 12), loss=0.01), switch
         self._last, self._rest = 1, 0.0
@@ -91,7 +91,7 @@ def test_passes_that_become_faster_are_used_within_thirty_steps(faster: int) -> 
     sized, chosen = Sized(switch=0.0), list[int]()
     for step in range(400):
         if step == 300:
-            sized.seconds[faster], sized.retimed = 0.85 * SECONDS[faster], (faster,)
+            sized.seconds[faster], sized.retimed = 0.85 * SECONDS[faster], (Retimed(faster, is_faster=True),)
         chosen.append(sized(2)[1])
 
     def best(seconds: Mapping[int, float]) -> int:

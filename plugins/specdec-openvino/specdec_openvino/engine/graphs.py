@@ -1,31 +1,23 @@
-"""Compiled graphs, and their passes over rows of a paged cache."""
+"""Compiled graphs, and a model's graphs, which its backends share."""
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
-import numpy as np
 import openvino as ov
 import torch
 from openvino import opset13 as ops
 
 from specdec import ModelError
 from specdec.errors import is_out_of_memory
-from specdec.layout import Layout
 from specdec_openvino.conversion.external_weights import Weights
 from specdec_openvino.conversion.files import Conversion
-from specdec_openvino.conversion.tracing import LOGITS, hidden_name
 from specdec_openvino.conversion.weight_separation import joined
 from specdec_openvino.engine.blocks import Blocks
-from specdec_openvino.engine.bound_request import BoundRequest
-from specdec_openvino.engine.filling import Filling
-from specdec_openvino.engine.pass_inputs import pack
 from specdec_openvino.engine.retention import RetainedInForks
-from specdec_openvino.engine.static_graphs import StaticGraphs
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
-_NUM_BYTES_OF_RAW = 2
 # Inputs with a number for each row, or one more: their sizes in a pass over one row.
 _ONE_ROW = {"past_lens": 1, "subsequence_begins": 2, "block_indices_begins": 2, "qq_bias_begins": 2}
 
@@ -124,100 +116,6 @@ class Graphs:
         """Bytes of the weights as they are stored, tied ones once."""
         stored = [*self.weights.values(), *self.conversion.own.values()]
         return sum({each.ctypes.data: each.nbytes for each in stored}.values())
-
-
-class Passes:
-    """Runs one backend's passes, by inference requests that are bound to the backend's cache.
-
-    Args:
-        filling: the sizes of the passes.
-        static: graphs for passes of one size each; ``compiled`` runs the others.
-        further: compiles more of them.
-
-    Attributes:
-        retimed: the sizes of passes that got a graph since the first pass.
-    """
-
-    def __init__(
-        self,
-        compiled: Compiled,
-        blocks: Blocks,
-        filling: Filling,
-        static: Sequence[Compiled] = (),
-        further: StaticGraphs[Compiled] | None = None,
-    ) -> None:
-        self._compiled, self._blocks, self._filling, self._further = compiled, blocks, filling, further
-        self._graphs = [*static, compiled]  # the last takes all passes
-        self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
-        self.retimed: tuple[int, ...] = ()
-        self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
-
-    def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
-
-        The graph has the layout's hidden states among its outputs.
-        """
-        pads_root = layout.trees[0].pads_root if layout.trees else None  # read where the pass has a single token
-        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_root)
-        for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
-            self._blocks.reserve(row, length + num_tokens)
-        rows = self._blocks.rows[layout.first :][: len(layout.lengths)]
-        packed = pack(layout, rows, self._blocks.size, tokens, self._filling.padding.least_width)
-        request = next(request for request in self._requests if request.takes(packed))
-        request.run(packed.inputs)
-        self._num_tokens = tokens[0] if len(rows) == 1 and not request.num_tokens else 0
-        # A copy, since the next pass writes to the same memory; by numpy, because torch's threads are slow to wake
-        # after the engine's have run.
-        shape = len(rows), len(layout.columns), -1
-        logits = torch.from_numpy(request.output(LOGITS)[: shape[0] * shape[1]].reshape(shape).copy())
-        states = [self._states(request, layer) for layer in layout.hidden]
-        hidden = packed.unpack(states, layout) if states else []
-        return logits, [row.view(self._compiled.state_dtype) for row in hidden]
-
-    def _states(self, request: BoundRequest, layer: int) -> np.ndarray:
-        """A layer's states of all tokens, (tokens, size), in the request's memory; those of 16 bits as integers."""
-        states = request.output(hidden_name(self.number_of(layer)))
-        return (states if states.itemsize > _NUM_BYTES_OF_RAW else states.view(np.int16))[:, 0]
-
-    @property
-    def hidden(self) -> frozenset[int]:
-        """The numbers of the hidden states that passes can give."""
-        return self._compiled.hidden
-
-    @property
-    def num_states(self) -> int:
-        """The number of hidden states that the model has; 0 for an export."""
-        return self._compiled.num_states
-
-    def number_of(self, layer: int) -> int:
-        """The number of a layer's hidden state; negative layers count from the last."""
-        return layer % self._compiled.num_states
-
-    def add_pass_seconds(self, seconds: float) -> None:
-        """Note the time of the last pass; a graph for passes of one size that is ready runs them from now on.
-
-        ``retimed`` then has their size.
-        """
-        graph = self._further.add_pass(self._num_tokens, seconds) if self._further is not None else None
-        if graph is not None:
-            self.retimed += (graph.num_tokens,)
-            self._graphs.insert(0, graph)
-            self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
-
-    def close(self) -> None:
-        """Compile no more graphs; one that is being compiled is freed once it is ready."""
-        if self._further is not None:
-            self._further.close()
-
-    def wait(self) -> None:
-        """Wait for a graph that is being compiled."""
-        if self._further is not None:
-            self._further.wait()
-
-    def unbind(self) -> None:
-        """Unbind the cache's memory; the next pass binds it again."""
-        for request in self._requests:
-            request.unbind()
 
 
 def fix_shapes(graph: ov.Model, num_tokens: int) -> None:

@@ -10,7 +10,8 @@ from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
 from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.filling import Filling
-from specdec_openvino.engine.graphs import Compiled, Graphs, Passes
+from specdec_openvino.engine.graphs import Compiled, Graphs
+from specdec_openvino.engine.passes import Passes
 from specdec_openvino.engine.static_graphs import StaticGraphs
 from specdec_openvino.engine.trial import trial_logits
 from specdec_openvino.options import OpenVINOOptions

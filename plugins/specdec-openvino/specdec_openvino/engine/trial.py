@@ -6,7 +6,7 @@ import torch
 
 from specdec.layout import Layout
 from specdec_openvino.engine.blocks import Blocks
-from specdec_openvino.engine.graphs import Passes
+from specdec_openvino.engine.passes import Passes
 
 _STRIDE = 7919  # between tokens
 

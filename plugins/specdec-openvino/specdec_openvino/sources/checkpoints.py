@@ -1,14 +1,10 @@
-"""Files that a model given by name is converted from: their contract, and the two kinds that torch loads.
+"""Checkpoints that torch loads: folders of safetensors files, and GGUF files."""
 
-These are folders of safetensors files, and GGUF files; ``export`` has those that OpenVINO reads itself.
-"""
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from specdec.models.loading import load_pretrained
 from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
@@ -18,56 +14,7 @@ from specdec_openvino.conversion.tracing import Converted, convert_checked
 from specdec_openvino.conversion.weight_separation import separate_weights
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.options import OpenVINOOptions, check_dtype
-
-Prove = Callable[[Any, Graphs], None]  # compares a conversion with the model's own forward; raises a ModelError
-
-
-class ConversionSource(ABC):
-    """Files that a conversion is made from.
-
-    Attributes:
-        source: their path.
-        folder: the folder from which conversions read weights; None if they hold all of them.
-    """
-
-    source: Path
-    folder: Path | None
-
-    @abstractmethod
-    def state(self, device: str) -> str:
-        """Return a name for the conversion of the present files, for a device."""
-
-    @abstractmethod
-    def graphs(self, options: OpenVINOOptions, prove: Prove) -> Graphs:
-        """Convert the files and prove the conversion.
-
-        Raises:
-            ModelError: if the files can't be loaded or converted, or the proof fails, with the reason.
-        """
-
-    @abstractmethod
-    def config(self) -> Any:
-        """Return transformers' configuration."""
-
-    def generation_config(self, config: Any) -> Any:
-        """Return transformers' generation configuration, by default that of a configuration."""
-        return GenerationConfig.from_model_config(config)
-
-
-class ModelFolder(ConversionSource):
-    """A folder with ``config.json``, given by its path or by a hub name."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self._name, self.source, self.folder = name, folder, folder
-
-    def config(self) -> Any:
-        return AutoConfig.from_pretrained(self.source)
-
-    def generation_config(self, config: Any) -> Any:
-        try:
-            return GenerationConfig.from_pretrained(self.source)
-        except OSError:  # it has none
-            return super().generation_config(config)
+from specdec_openvino.sources.base import ConversionSource, ModelFolder, Prove
 
 
 class _TorchSource(ConversionSource):

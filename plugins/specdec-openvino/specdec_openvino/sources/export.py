@@ -24,7 +24,7 @@ from specdec_openvino.conversion.tracing import FIRST, LOGITS, name_inputs
 from specdec_openvino.conversion.weight_separation import serialized
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.options import OpenVINOOptions
-from specdec_openvino.sources.checkpoints import ModelFolder, Prove
+from specdec_openvino.sources.base import ModelFolder, Prove
 from specdec_openvino.sources.export_proof import PlainExport
 
 GRAPH, WEIGHTS = "openvino_model.xml", "openvino_model.bin"
