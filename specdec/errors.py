@@ -16,7 +16,10 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 _OUT_OF_MEMORY = "can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "bad allocation"
 
@@ -71,7 +74,7 @@ def in_one_line(error: BaseException) -> str:
 
     lines = str(error).splitlines() or [""]
     if isinstance(error, ValidationError):
-        lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        lines = [": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"]))) for fault in error.errors()]
     return f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
 
 
@@ -109,6 +112,25 @@ def remedy(name: str, allowed: Collection[str], elsewhere: Mapping[str, str]) ->
     if " " not in instead:
         return f"did you mean {instead!r}?"
     return instead if found == name else f"did you mean {found!r}? {instead}"
+
+
+def describe(error: "ValidationError", model: "type[BaseModel]", elsewhere: Mapping[str, str] | None = None) -> str:
+    """Return a validation error in one line: each wrong name, its value, and what is allowed.
+
+    ``elsewhere`` has remedies for names of other libraries.
+    """
+    faults = []
+    for detail in error.errors():
+        name = ".".join(map(str, detail["loc"]))
+        if detail["type"] == "extra_forbidden":
+            faults.append(f"unknown name {name!r} ({remedy(name, model.model_fields, elsewhere or {})})")
+        elif detail["type"] == "missing":
+            faults.append(f"{name} has no default: give {name}=…")
+        elif name:
+            faults.append(f"{name}={detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+        else:
+            faults.append(detail["msg"].removeprefix("Value error, "))
+    return "; ".join(faults)
 
 
 def refuse_unknown(caller: str, given: Iterable[str], allowed: Collection[str], elsewhere: Mapping[str, str]) -> None:

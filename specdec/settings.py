@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from specdec.constraints.base import Constraint
-from specdec.errors import RequestError, plural, remedy
+from specdec.errors import RequestError, describe, plural
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
 Processor = Callable[[Any, Any], Any]
@@ -220,23 +220,6 @@ class Settings(BaseModel):
             return cls.model_validate({**(defaults or {}), **base, **given})
         except ValidationError as error:
             raise RequestError(f"settings refused: {describe(error, cls, _ELSEWHERE)}") from None
-
-
-def describe(error: ValidationError, model: type[BaseModel], elsewhere: Mapping[str, str] | None = None) -> str:
-    """Return a validation error in one line: each wrong name, its value, and what is allowed.
-
-    ``elsewhere`` has remedies for names of other libraries.
-    """
-    faults = []
-    for detail in error.errors():
-        name = ".".join(map(str, detail["loc"]))
-        if detail["type"] == "extra_forbidden":
-            faults.append(f"unknown name {name!r} ({remedy(name, model.model_fields, elsewhere or {})})")
-        elif name:
-            faults.append(f"{name}={detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
-        else:
-            faults.append(detail["msg"].removeprefix("Value error, "))
-    return "; ".join(faults)
 
 
 def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -319,6 +319,12 @@ def test_a_memory_limit_that_is_no_positive_integer_is_refused(size: Any) -> Non
         Generator(toy(), max_cache_bytes=size)
 
 
+def test_a_callback_that_cannot_be_called_is_refused_before_anything_runs() -> None:
+    given: Any = 5
+    with pytest.raises(RequestError, match="on_step=5: give a function"):
+        Generator(toy()).generate([1], on_step=given)
+
+
 def test_a_result_shows_itself_in_a_line() -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive")
     shown = repr(generator.generate([0, 1], max_new_tokens=40))

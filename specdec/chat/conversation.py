@@ -81,7 +81,8 @@ class Conversation(BaseModel):
         except ValidationError as error:
             raise RequestError(f"{path} isn't a conversation written by /save ({in_one_line(error)})") from error
         except (OSError, ValueError) as error:
-            raise RequestError(f"{path} can't be read: {in_one_line(error)}") from error
+            reason = getattr(error, "strerror", None) or in_one_line(error)
+            raise RequestError(f"{path} can't be read: {reason}") from error
         if "format" not in found.model_fields_set:
             raise RequestError(f"{path} isn't a conversation written by /save (it has no format)")
         return found

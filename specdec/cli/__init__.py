@@ -107,6 +107,8 @@ _MEANT_COMMANDS = {
     "complete": "generate",
     "run": "generate",
 }
+# What a user may write without the option that it needs.
+_VALUES = {"model": "model", "proposer": "strategy", "prompt": "prompt"}
 _NO_COMMAND = re.compile(r"No such command '([^']*)'\.$")
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
@@ -154,8 +156,12 @@ def _hint(error: Exception) -> str:
     """Return a remedy that the argument parser doesn't add to a usage error, or ""."""
     command = getattr(getattr(error, "ctx", None), "command", None)
     parameters, commands = getattr(command, "params", ()), [*getattr(command, "commands", {})]
-    if "unexpected extra argument" in str(error) and any(each.name == "prompt" for each in parameters):
-        return "Put the prompt in quotes: a prompt is one argument."
+    if "unexpected extra argument" in str(error):
+        kinds = {each.name: each.param_type_name for each in parameters}
+        if kinds.get("prompt") == "argument":
+            return "Put the prompt in quotes: a prompt is one argument."
+        named = [f"a {what} with --{name}" for name, what in _VALUES.items() if name in kinds]
+        return f"Give {', '.join(named)}." if named else ""
     if unknown := _NO_COMMAND.search(str(error)):  # without a suggestion by the parser
         name = unknown[1]
         meant = _MEANT_COMMANDS.get(name, "")

@@ -230,6 +230,8 @@ def _check_ready(report: Path | None, *others: Path | None) -> None:
     needs("scipy.stats", "compare", "a comparison")
     for module in ("jinja2", "matplotlib") if report is not None else ():
         needs(module, "compare", "a report")
+    if report is not None and report.suffix not in {".html", ".htm"}:
+        raise RequestError(f"the report {report} is a web page: give a file that ends in .html")
     check_outputs(report, *others)
 
 

@@ -56,9 +56,12 @@ class Access(OptionGroup):
     ] = None
 
     def check(self) -> None:
-        """Raise RequestError for an empty key."""
+        """Raise RequestError for an empty key, and for an origin that no page can have."""
         if not all(key.strip() for key in self.api_key or ()):
             raise RequestError("--api-key: it is empty")
+        for origin in self.cors_origin or ():
+            if origin not in {"*", "null"} and "://" not in origin:
+                raise RequestError(f"--cors-origin {origin!r}: give an origin such as https://example.org, or *")
 
     @property
     def is_open(self) -> bool:

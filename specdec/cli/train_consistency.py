@@ -1,5 +1,6 @@
 """The command that tunes a model for Jacobi decoding."""
 
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,8 +38,10 @@ def train_consistency(
     """
     with before_anything_runs():
         run.check()
-        if learning_rate <= 0:
-            raise RequestError(f"--learning-rate {learning_rate:g}: give more than 0")
+        if not 0 < learning_rate < math.inf:
+            raise RequestError(f"--learning-rate {learning_rate:g}: give more than 0, and a finite number")
+        if math.isnan(max_loss_increase):
+            raise RequestError("--max-loss-increase nan: give a number of at least 0")
         from specdec.training import ConsistencySettings, Watch
         from specdec.training import train_consistency as train
 

@@ -1,5 +1,6 @@
 """The options that the commands that train have in common: time, place, prompts, and how a run goes on."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,9 +38,9 @@ class TrainingRun(OptionGroup):
     threads: Threads = None
 
     def check(self) -> None:
-        """Raise RequestError for a time that isn't positive."""
-        if self.minutes <= 0:
-            raise RequestError(f"--minutes {self.minutes:g}: give more than 0")
+        """Raise RequestError for a time that isn't positive or isn't finite."""
+        if not 0 < self.minutes < math.inf:
+            raise RequestError(f"--minutes {self.minutes:g}: give more than 0, and a finite number")
 
     def load(self, model: str) -> tuple[Any, Any, list[list[int]] | None]:
         """Load the model, dense and for torch; return it, its tokenizer and the prompts as token ids, None without."""

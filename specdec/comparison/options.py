@@ -5,11 +5,11 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specdec.errors import RequestError
+from specdec.errors import RequestError, describe
 from specdec.numerics import Mode, checked_mode
 from specdec.plugins.registry import load_plugins
 from specdec.requests.options import RequestOptions
-from specdec.settings import Settings, describe
+from specdec.settings import Settings
 from specdec.weights.modes import checked_weights
 
 MAX_NEW_TOKENS = 64  # long enough for repetitions, short enough for a comparison to end in minutes

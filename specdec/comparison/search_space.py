@@ -43,7 +43,9 @@ class SearchSpace:
         if not tried:
             if fixed:
                 raise RequestError(f"{strategy!r} fixes all options that tune would vary: leave one out")
-            raise RequestError(f"{strategy} declares no values to tune: pass one of its options with values")
+            raise RequestError(
+                f"{strategy} declares no values to tune: pass an option with values, or tune another strategy"
+            )
         self._places = self._settings(tried)
         self.num_settings = len(self._places)
         self.num_refused = 0

@@ -47,6 +47,8 @@ class ComparisonSession:
         tokenizer: Any | None = None,
         **options: Unpack[ComparisonKeywords],
     ) -> None:
+        if not isinstance(strategies, Mapping):
+            raise RequestError(f"strategies={strategies!r}: give a mapping of names to strategies, {{'auto': 'auto'}}")
         given = ComparisonOptions.make(options)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = open_by_name(model, tokenizer, strategies, given)

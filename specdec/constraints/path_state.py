@@ -68,7 +68,7 @@ class PathState:
     def check_start(self) -> None:
         """Raise ConstraintError if this is the start of no text, or of the empty text alone."""
         if self.is_complete:
-            raise ConstraintError("the constraint allows the empty text alone")
+            raise ConstraintError("the constraint allows the empty text alone: give one that allows more")
         if not self.is_accepting and not self.allowed.any():
             raise ConstraintError("the model's tokens can't write any text that the constraint allows")
 

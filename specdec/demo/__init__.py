@@ -32,6 +32,9 @@ def load(dtype: Any = "float32") -> tuple[Any, Any]:
     """Load the built-in model, which has 7 million parameters, and its tokenizer.
 
     ``dtype`` is a torch dtype or its name; the weights are stored in bfloat16.
+
+    Raises:
+        RequestError: for an unknown dtype.
     """
     from transformers import AutoTokenizer
 
@@ -48,8 +51,10 @@ def load_drafter(dtype: Any = "float32") -> Any:
 def _load_model(name: str, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
+    from specdec.models.loading import checked_dtype
+
     with as_file(files(__package__) / name) as folder:
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=checked_dtype(dtype), use_safetensors=True).eval()
     loaded.name_or_path = f"specdec's built-in {name}"  # rather than where it happens to be installed
     return loaded
 

@@ -12,7 +12,8 @@ GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
 # Names that only the command line has.
 _IN_PYTHON = {
     "demo": "In Python, specdec.demo.load() returns the built-in model and its tokenizer",
-    "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded",
+    "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded; the "
+    "name is for --model alone",
 }
 _LFS_POINTER = b"version https://git-lfs"
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"  # a model has the one or the other

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from specdec.backends.base import Backend
-from specdec.errors import PluginError
-from specdec.settings import describe
+from specdec.errors import PluginError, describe
 
 Configured = TypeVar("Configured", bound=BaseModel)
 

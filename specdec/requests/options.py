@@ -1,10 +1,11 @@
-"""The keyword arguments of a request, for type checkers and editors."""
+"""The keyword arguments of a request, with their types for type checkers and editors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from specdec.constraints.base import Constraint
 from specdec.decoding.contexts import Context
+from specdec.errors import RequestError
 from specdec.record import StepRecord
 from specdec.settings import Criterion, Processor
 from specdec.strategies.base import Proposer
@@ -70,3 +71,15 @@ class GenerateOptions(RequestOptions, total=False):
 
     proposer: ProposerChoice
     on_step: OnStep
+
+
+def take_callers(options: GenerateOptions) -> tuple[ProposerChoice, OnStep]:
+    """Remove and return the options that aren't the request's: its strategy, and the function of each step.
+
+    Raises:
+        RequestError: for an ``on_step`` that can't be called.
+    """
+    proposer, on_step = options.pop("proposer", None), options.pop("on_step", None)
+    if on_step is not None and not callable(on_step):
+        raise RequestError(f"on_step={on_step!r}: give a function, which is called with the record of each step")
+    return proposer, on_step

@@ -63,14 +63,14 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mappin
 
 def _ids(prompt: Any, tokenizer: Any | None, template: Mapping[str, Any]) -> list[int]:
     if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
-        return _chat_ids(prompt, _needed(tokenizer, "chat messages"), template)
+        return _chat_ids(prompt, _needed(tokenizer, "chat messages need"), template)
     if template:
         raise RequestError(f"{', '.join(template)}: only chat messages have a template")
     if isinstance(prompt, np.ndarray | torch.Tensor):
         _check_array(prompt)
         return [int(token) for token in prompt.tolist()]
     if isinstance(prompt, str):
-        return _text_ids(prompt, _needed(tokenizer, "a text prompt")) if prompt else []
+        return _text_ids(prompt, _needed(tokenizer, "a text prompt needs")) if prompt else []
     if isinstance(prompt, list | tuple):
         return list(prompt)
     if isinstance(prompt, Mapping) and "role" in prompt:
@@ -141,5 +141,5 @@ def _text_ids(text: str, tokenizer: Any, **options: bool) -> list[int]:
 
 def _needed(tokenizer: Any | None, purpose: str) -> Any:
     if tokenizer is None:
-        raise RequestError(f"{purpose} needs a tokenizer: Generator(model, tokenizer), or pass token ids")
+        raise RequestError(f"{purpose} a tokenizer: Generator(model, tokenizer), or pass token ids")
     return tokenizer

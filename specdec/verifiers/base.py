@@ -16,12 +16,12 @@ Laws:
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specdec.errors import PluginError
+from specdec.errors import PluginError, describe
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
@@ -66,6 +66,16 @@ class Verifier(BaseModel, ABC):
     reads_q: ClassVar[bool]
     stays_on_the_text: ClassVar[bool] = False
     is_keyed: ClassVar[bool] = False
+
+    def __init__(self, **options: Any) -> None:
+        """Raises PluginError for unknown options and wrong values; ``model_validate`` raises pydantic's error."""
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise PluginError(f"{type(self).__name__} refused: {describe(error, type(self))}") from None
+
+    # pydantic calls an ``__init__`` without this mark from ``model_validate`` too
+    vars(__init__)["__pydantic_base_init__"] = True
 
     @abstractmethod
     def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:

@@ -57,7 +57,7 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path, broken: bytes) -> None
 
 
 def test_a_file_that_cannot_be_read_or_written_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="none can't be read: FileNotFoundError"):
+    with pytest.raises(RequestError, match="none can't be read: No such file"):
         Conversation.load(tmp_path / "none")
     with pytest.raises(RequestError, match="can't be written"):
         Conversation().save(tmp_path / "no" / "talk.json")

@@ -180,6 +180,10 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
         (("compare", "jacobi", "--prompts", "{broken}"), "line 2: not JSON"),
         (("compare", "jacobi", "--category", "verse"), "category 'verse' is unknown"),
         (("compare", "jacobi", "--report", "/nowhere/out.html"), "can't be written"),
+        (
+            ("compare", "jacobi", "--report", "out.pdf"),
+            "the report out.pdf is a web page: give a file that ends in .html",
+        ),
         (("compare", "jacobi", "--run", "{broken}"), "is not a run file"),
         (("compare", "jacobi", "--temperature", "-1"), "temperature"),
         (("compare", "jacobi", "--numerics", "good"), "numerics='good': it must be one of auto, exact, fast"),

@@ -152,6 +152,11 @@ def test_an_unquoted_prompt_is_answered_with_quotes(run: Any) -> None:
     assert "quotes" not in run("plugins", "world")[2]
 
 
+def test_a_value_without_its_option_is_answered_with_the_option(run: Any) -> None:
+    assert run("serve", "smollm2")[2].endswith("(smollm2)\nGive a model with --model, a strategy with --proposer.\n")
+    assert run("demo", "smollm2")[2].endswith("(smollm2)\nGive a model with --model.\n")
+
+
 def test_the_built_in_model_is_torchs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Any] = []
     install(monkeypatch, heard)

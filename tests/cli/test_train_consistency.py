@@ -65,7 +65,15 @@ def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize(
-    "options", [["--minutes", "0"], ["--block-size", "1"], ["--learning-rate", "0"], ["--device", "nowhere"]]
+    "options",
+    [
+        ["--minutes", "0"],
+        ["--block-size", "1"],
+        ["--learning-rate", "0"],
+        ["--learning-rate", "nan"],
+        ["--max-loss-increase", "nan"],
+        ["--device", "nowhere"],
+    ],
 )
 def test_wrong_usage_is_refused(run: Any, given: dict[str, Any], options: list[str], tmp_path: Path) -> None:
     assert run("train", "consistency", "--model", "demo", "--out", str(tmp_path), *options)[0] == 2

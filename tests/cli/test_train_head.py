@@ -120,7 +120,15 @@ def test_exported_text_is_written_without_training(
 
 
 @pytest.mark.parametrize(
-    "options", [["--minutes", "0"], ["--vocabulary", "0"], ["--seed", "-1"], ["--device", "nowhere"]]
+    "options",
+    [
+        ["--minutes", "0"],
+        ["--minutes", "nan"],
+        ["--minutes", "inf"],
+        ["--vocabulary", "0"],
+        ["--seed", "-1"],
+        ["--device", "nowhere"],
+    ],
 )
 def test_wrong_usage_is_refused(run: Any, given: dict[str, Any], options: list[str]) -> None:
     assert run("train", "head", "--model", "demo", *options)[0] == 2

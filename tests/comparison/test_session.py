@@ -16,6 +16,7 @@ from specdec import (
     Generator,
     Proposer,
     Request,
+    RequestError,
     SpecdecError,
     ToyModel,
     compare,
@@ -107,6 +108,12 @@ def test_a_lossy_strategy_is_marked_and_the_others_are_still_checked() -> None:
     plain = dict.fromkeys(["autoregressive", "autoregressive (exact)"], "tokens")
     assert comparison.plan.promises == {"lossy": "nothing", "a": "tokens", **plain}
     assert [row.num_different for row in comparison.rows] == [None, 0, 0, 0]
+
+
+def test_a_list_of_strategies_is_refused_with_an_example() -> None:
+    given: Any = ["lookahead"]
+    with pytest.raises(RequestError, match=r"strategies=\['lookahead'\]: give a mapping of names to strategies"):
+        ComparisonSession(MODEL, given, PROMPTS)
 
 
 def test_a_plan_names_the_models_that_strategies_bring() -> None:

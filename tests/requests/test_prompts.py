@@ -189,9 +189,9 @@ def test_a_message_that_is_in_no_list_names_the_list() -> None:
     assert refusal(MESSAGES[0], Chatty()) == "one chat message was given: put it in a list, [{'role': …, 'content': …}]"
 
 
-@pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt"), (MESSAGES, "chat messages")])
+@pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt needs"), (MESSAGES, "chat messages need")])
 def test_text_and_messages_are_refused_without_a_tokenizer(prompt: Any, what: str) -> None:
-    assert refusal(prompt) == f"{what} needs a tokenizer: Generator(model, tokenizer), or pass token ids"
+    assert refusal(prompt) == f"{what} a tokenizer: Generator(model, tokenizer), or pass token ids"
 
 
 def test_messages_are_refused_without_a_chat_template() -> None:

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from specdec import Generator, cli, demo, generator
+from specdec.cli.serve import Access
 from specdec.errors import RequestError
 from specdec.serving import process
 from specdec.serving.options import ServerOptions
@@ -34,6 +35,12 @@ def test_prefixes_that_leave_no_memory_are_refused_too() -> None:
     with pytest.raises(RequestError, match="less to --prefix-mb"):
         served_tokens(None, max_prefix_bytes=1 << 60)
     served_tokens(None, max_prefix_bytes=1 << 20)
+
+
+def test_an_origin_that_no_page_can_have_is_refused() -> None:
+    Access(cors_origin=["https://example.org", "*"]).check()
+    with pytest.raises(RequestError, match=r"^--cors-origin 'example\.org': give an origin such as "):
+        Access(cors_origin=["example.org"]).check()
 
 
 def test_the_command_says_what_it_does_and_why_it_ends(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes, Request, Role, What
+from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes, PluginError, Request, Role, What
 from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
@@ -132,6 +132,8 @@ def test_n_of_two_is_jacobi_with_memory() -> None:
 def test_impossible_options_are_refused(size: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         LookaheadProposer.model_validate(size)
+    with pytest.raises(PluginError, match=rf"^LookaheadProposer refused: .*{next(iter(size))}[^\n]*$"):
+        LookaheadProposer(**size)  # type: ignore[arg-type]
 
 
 def test_the_pool_drops_the_least_recently_produced() -> None:

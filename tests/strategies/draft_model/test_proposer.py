@@ -306,7 +306,7 @@ def test_a_token_that_only_the_target_has_may_be_forced() -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(PluginError, match=said):
         DraftModelProposer(**options)
 
 
