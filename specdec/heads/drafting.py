@@ -97,6 +97,7 @@ def first_pass(
 
 
 def _padded(tokens: Sequence[Sequence[int]], num_rows: int) -> np.ndarray:
+    """Return the requests' tokens, (requests, num_rows), with zeros after the shorter ones."""
     if len(tokens) == 1:
         return np.array(tokens)
     ids = np.zeros((len(tokens), num_rows), np.int64)
@@ -106,6 +107,7 @@ def _padded(tokens: Sequence[Sequence[int]], num_rows: int) -> np.ndarray:
 
 
 def _padded_states(states: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Return the requests' states, (requests, rows, states size), with zeros after the shorter ones."""
     if len(states) == 1:
         return states[0][None].to(dtype)
     return pad_sequence([each.to(dtype) for each in states], batch_first=True)
@@ -170,7 +172,7 @@ class TreeGrowth:
         self._levels = [DraftedTrees(tokens, np.full_like(tokens, -1), log_probs)]
         self._num_earlier = 0  # candidates of the levels before the last
         self._fed = (-log_probs).argsort(1, kind="stable")[:, :width]  # of the last level, fed next
-        self._features = found.features if width == 1 else found.features.expand(-1, width, -1)
+        self._features = found.features.expand(-1, width, -1)
         self._visible = self._visible_at_first()
 
     def _visible_at_first(self) -> np.ndarray | None:
@@ -189,10 +191,9 @@ class TreeGrowth:
     def feed(self) -> None:
         """Feed the best candidates of the last level; append their children and choose the best of these."""
         width, last, num_levels = self.width, self._levels[-1], len(self._levels)
-        depths = self.lengths + num_levels - 1
         starts = self.lengths + (num_levels - 1) * width
         self._make_room(int(starts.max()) + width)
-        positions = depths[:, None] if width == 1 else np.repeat(depths[:, None], width, 1)
+        positions = (self.lengths + num_levels - 1)[:, None].repeat(width, 1)
         if self._visible is not None:
             own = np.arange(width)
             self._visible[self._rows, own, starts[:, None] + own] = True
