@@ -168,8 +168,8 @@ class TreeGrowth:
         self._choose = choose or first_returned(runner.num_tokens)
         found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
         self._rows = np.arange(len(caches))[:, None]
-        tokens, log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
-        self._levels = [DraftedTrees(tokens, np.full_like(tokens, -1), log_probs)]
+        drafted, log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
+        self._levels = [DraftedTrees(drafted, np.full_like(drafted, -1), log_probs)]
         self._num_earlier = 0  # candidates of the levels before the last
         self._fed = (-log_probs).argsort(1, kind="stable")[:, :width]  # of the last level, fed next
         self._features = found.features.expand(-1, width, -1)
