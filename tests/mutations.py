@@ -375,7 +375,7 @@ MUTATIONS = (
     Mutation(
         "a head's drafted tokens one position on",
         "specdec/heads/drafting.py",
-        (("(self.lengths + self._num_levels)[:, None]", "(self.lengths + self._num_levels + 1)[:, None]"),),
+        (("(self.lengths + num_levels - 1)[:, None]", "(self.lengths + num_levels)[:, None]"),),
         (HEADS,),
     ),
     Mutation(

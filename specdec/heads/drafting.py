@@ -5,7 +5,7 @@ any lengths run in one pass. Trees are built on the host, which has each level's
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ NoiseAt = Callable[[int], Noise | None]
 Choose = Callable[[Continuations, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftedTrees:
+class DraftedTrees(NamedTuple):
     """Draft trees of several requests, all with the same number of nodes; parents precede their children.
 
     Attributes:
@@ -84,20 +83,34 @@ def first_pass(
     counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
     num_rows = int(counts.max())
     cache = _reserved(caches, runner.num_slots(int(starts.max()) + num_rows + num_slots))
-    ids = np.zeros((len(caches), num_rows), np.int64)
-    for row, new in enumerate(tokens):
-        ids[row, : len(new)] = new
     pairs = Pairs(
-        ids,
+        _padded(tokens, num_rows),
         starts[:, None] + np.arange(num_rows),
         starts,
-        pad_sequence([each.to(caches[0].keys.dtype) for each in states], batch_first=True),
+        _padded_states(states, caches[0].keys.dtype),
         fuses=True,
         last=counts - 1,
     )
     found = runner.run(pairs, cache, noise)
     _append_written(caches, cache, starts, counts)
     return found, cache, starts + counts
+
+
+def _padded(tokens: Sequence[Sequence[int]], num_rows: int) -> np.ndarray:
+    """Return the requests' tokens, (requests, num_rows), with zeros after the shorter ones."""
+    if len(tokens) == 1:
+        return np.array(tokens)
+    ids = np.zeros((len(tokens), num_rows), np.int64)
+    for row, new in enumerate(tokens):
+        ids[row, : len(new)] = new
+    return ids
+
+
+def _padded_states(states: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Return the requests' states, (requests, rows, states size), with zeros after the shorter ones."""
+    if len(states) == 1:
+        return states[0][None].to(dtype)
+    return pad_sequence([each.to(dtype) for each in states], batch_first=True)
 
 
 def _reserved(caches: Sequence[PairCache], num_slots: int) -> KeyValues:
@@ -151,13 +164,14 @@ class TreeGrowth:
         noise: NoiseAt = lambda _: None,
         choose: Choose | None = None,
     ) -> None:
-        self._runner, self.width, self._noise, self._num_levels = runner, width, noise, 0
+        self._runner, self.width, self._noise = runner, width, noise
         self._choose = choose or first_returned(runner.num_tokens)
         found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
         self._rows = np.arange(len(caches))[:, None]
-        self.tokens, self.log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
-        self.parents = np.full_like(self.tokens, -1)
-        self.fed = (-self.log_probs).argsort(1, kind="stable")[:, :width]  # candidates fed next
+        drafted, log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
+        self._levels = [DraftedTrees(drafted, np.full_like(drafted, -1), log_probs)]
+        self._num_earlier = 0  # candidates of the levels before the last
+        self._fed = (-log_probs).argsort(1, kind="stable")[:, :width]  # of the last level, fed next
         self._features = found.features.expand(-1, width, -1)
         self._visible = self._visible_at_first()
 
@@ -171,32 +185,29 @@ class TreeGrowth:
     @property
     def next_log_probs(self) -> np.ndarray:
         """(requests,) the log-probability of the best path that the next ``feed`` continues."""
-        best: np.ndarray = self.log_probs[self._rows, self.fed].max(1)
+        best: np.ndarray = self._levels[-1].log_probs[self._rows, self._fed].max(1)
         return best
 
     def feed(self) -> None:
         """Feed the best candidates of the last level; append their children and choose the best of these."""
-        width = self.width
-        starts = self.lengths + self._num_levels * width
+        width, last, num_levels = self.width, self._levels[-1], len(self._levels)
+        starts = self.lengths + (num_levels - 1) * width
         self._make_room(int(starts.max()) + width)
-        tokens = self.tokens[self._rows, self.fed]
-        positions = np.repeat((self.lengths + self._num_levels)[:, None], width, 1)
+        positions = (self.lengths + num_levels - 1)[:, None].repeat(width, 1)
         if self._visible is not None:
             own = np.arange(width)
             self._visible[self._rows, own, starts[:, None] + own] = True
-        self._num_levels += 1
-        pairs = Pairs(tokens, positions, starts, self._features, visible=self._visible)
-        found = self._runner.run(pairs, self._cache, self._noise(self._num_levels))
-        tokens, log_probs = self._choose(found, self.fed)
-        children = (log_probs + self.log_probs[self._rows, self.fed][..., None]).reshape(len(starts), -1)
-        first = self.tokens.shape[1]
+        fed = self._num_earlier + self._fed
+        pairs = Pairs(last.tokens[self._rows, self._fed], positions, starts, self._features, visible=self._visible)
+        found = self._runner.run(pairs, self._cache, self._noise(num_levels))
+        tokens, log_probs = self._choose(found, fed)
         num_children = tokens.shape[-1]
-        self.tokens = np.concatenate((self.tokens, tokens.reshape(len(starts), -1)), 1)
-        self.log_probs = np.concatenate((self.log_probs, children), 1)
-        self.parents = np.concatenate((self.parents, self.fed.repeat(num_children, 1)), 1)
-        best = (-children).argsort(1, kind="stable")[:, :width]
-        self.fed = first + best
-        self._continue_from(best // num_children, found.features)
+        children = (log_probs + last.log_probs[self._rows, self._fed][..., None]).reshape(len(starts), -1)
+        level = DraftedTrees(tokens.reshape(len(starts), -1), fed.repeat(num_children, 1), children)
+        self._num_earlier += last.tokens.shape[1]
+        self._levels.append(level)
+        self._fed = (-children).argsort(1, kind="stable")[:, :width]
+        self._continue_from(self._fed // num_children, found.features)
 
     def _continue_from(self, parents: np.ndarray, features: torch.Tensor) -> None:
         """Set the features and visible slots of the nodes to be fed; ``parents`` are indices of the last level's."""
@@ -217,10 +228,13 @@ class TreeGrowth:
 
     def best(self, num_nodes: int) -> DraftedTrees:
         """Return the candidates with the most probable paths, all if there are fewer."""
-        num_nodes = min(num_nodes, self.tokens.shape[1])
+        every = DraftedTrees(*(np.concatenate(of_levels, 1) for of_levels in zip(*self._levels, strict=True)))
+        num_all = every.tokens.shape[1]
+        if num_nodes >= num_all:
+            return every
         # A stable sort: of equal paths the older is kept, so no child without its parent.
-        kept = np.sort((-self.log_probs).argsort(1, kind="stable")[:, :num_nodes], 1)
-        place = np.full((len(kept), self.tokens.shape[1] + 1), -1)  # of -1, at the end, too
+        kept = np.sort((-every.log_probs).argsort(1, kind="stable")[:, :num_nodes], 1)
+        place = np.full((len(kept), num_all + 1), -1)  # of -1, at the end, too
         place[self._rows, kept] = np.arange(num_nodes)
-        tokens, parents, log_probs = (each[self._rows, kept] for each in (self.tokens, self.parents, self.log_probs))
+        tokens, parents, log_probs = (each[self._rows, kept] for each in every)
         return DraftedTrees(tokens, place[self._rows, parents], log_probs)

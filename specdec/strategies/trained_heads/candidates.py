@@ -88,15 +88,14 @@ class DraftNoise:
     def __init__(self, requests: Sequence[Request], target_ids: torch.Tensor) -> None:
         self._requests, self._target_ids = requests, target_ids
         self._is_known = any(request.noise is not None for request in requests)
-        scales = [1.0 if request.noise is None else 1.0 / request.temperature for request in requests]
-        self._scales = torch.tensor(scales, device=target_ids.device)[:, None, None]
 
     def at(self, num_drafted: int) -> Noise | None:
         """Return the noise of the position after the drafted tokens; None if no request has any."""
         if not self._is_known:
             return None
         rows = torch.stack([self._row(request, num_drafted) for request in self._requests])
-        return Noise(self._scales, rows[:, None])
+        scales = [1.0 if request.noise is None else 1.0 / request.temperature for request in self._requests]
+        return Noise(torch.tensor(scales, device=rows.device)[:, None, None], rows[:, None])
 
     def of_next(self, count: int) -> Noise | None:
         """Return the noise of the next positions, for passes that draft them all; None if no request has any."""

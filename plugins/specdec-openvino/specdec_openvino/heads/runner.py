@@ -3,7 +3,6 @@
 import numpy as np
 import openvino as ov
 import torch
-from torch.nn.functional import embedding
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.pair_head import PairHead
@@ -43,9 +42,10 @@ class OpenVINORunner(HeadRunner):
         self.num_reads = max(_ROWS[-1], _GRAIN // head.config.hidden_size // _ROWS[-1] * _ROWS[-1])
         graph = HeadGraph(head, None if self.returns_all else self.num_tokens, options, is_quantized)
         self._graph, self._request = graph, graph.model.create_infer_request()
-        self._target_ids = head.target_ids.numpy()
+        self._target_ids, self._embeddings = head.target_ids.numpy(), _raw(head.embeddings.detach())
         self._shape = HeadShape(0, 0, 0, 0, False)
         self._inputs: dict[str, np.ndarray] = {}  # the request reads these arrays
+        self._outputs: dict[str, np.ndarray] = {}  # and writes to these in each pass
         self._cache: KeyValues | None = None  # bound to the request
         self._slots: list[np.ndarray] = []
         self._cos = self._sin = np.zeros((0, head.config.head_dim), np.float32)
@@ -66,42 +66,46 @@ class OpenVINORunner(HeadRunner):
         self._fill(pairs)
         if noise is not None:
             self._inputs["scale"][...], self._inputs["noise"][...] = noise.scale.numpy(), noise.noise.numpy()
-        self._request.infer()
+        self._request.infer(share_outputs=True)  # otherwise all outputs are copied into a dictionary
         for slots, name in zip(self._slots, ("new_keys", "new_values"), strict=True):
-            new = self._output(name)[:, :, :count].view(slots.dtype)
+            new = self._outputs[name]
             for row, start in enumerate(pairs.starts.tolist()):
-                slots[row, :, start : start + count] = new[row]
-        log_probs, features = (self._output(name)[:, :num_wanted].copy() for name in ("log_probs", "next_features"))
+                slots[row, :, start : start + count] = new[row, :, :count]
+        log_probs, features = (self._outputs[name][:, :num_wanted].copy() for name in ("log_probs", "next_features"))
         if self.returns_all:
             tokens = np.broadcast_to(self._target_ids, log_probs.shape)
         else:
-            draft_ids = self._output("draft_ids")[:, :num_wanted]
+            draft_ids = self._outputs["draft_ids"][:, :num_wanted]
             tokens = self._target_ids.take(draft_ids, mode="clip")  # of logits that are NaN too
         return Continuations(tokens, log_probs, torch.from_numpy(features))
 
     def _reshape(self, requests: int, count: int, num_wanted: int, has_noise: bool) -> None:
-        """Give the request inputs of a shape that has room for a pass, if they have another one."""
+        """Give the request inputs and outputs of a shape that has room for a pass, if they have another one."""
         rows = next((size for size in _ROWS if size >= count), -(-count // _ROWS[-1]) * _ROWS[-1])
         num_slots = self._slots[0].shape[2]
         shape = HeadShape(requests, rows, max(num_wanted, self._shape.wanted), num_slots, has_noise)
         if shape == self._shape:
             return
         self._shape, self._inputs = shape, shape.inputs(self.head.config)
-        for name, values in self._inputs.items():
-            self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
+        self._outputs = shape.outputs(self.head.config, self.num_tokens, self._slots[0].dtype)
+        if self.returns_all:
+            del self._outputs["draft_ids"]
+        for name, values in (self._inputs | self._outputs).items():
+            is_cached = name in {"new_keys", "new_values"}
+            self._request.set_tensor(name, self._of_cache(values) if is_cached else ov.Tensor(values, True))
 
     def _fill(self, pairs: Pairs) -> None:
         """Write a pass's pairs to the inputs. No pair attends to the rows after them, but NaN there would spread."""
         inputs, count = self._inputs, pairs.tokens.shape[1]
-        embedded = embedding(torch.from_numpy(pairs.tokens), self.head.embeddings)
-        inputs["embedded"][:, :count] = embedded.float().numpy()
+        inputs["embedded"][:, :count] = _float32(self._embeddings[pairs.tokens], self.head.embeddings.dtype)
         given, other = ("states", "features") if pairs.fuses else ("features", "states")
-        inputs[given][:, :count] = _float32(pairs.features)
+        inputs[given][:, :count] = _float32(_raw(pairs.features), pairs.features.dtype)
         inputs[given][:, count:] = 0
         inputs[other][...] = 0
         inputs["cos"][:, 0, :count], inputs["sin"][:, 0, :count] = self._rotation(pairs.positions)
-        inputs["wanted"][:, : pairs.wanted.shape[1]] = pairs.wanted
-        _show(inputs["bias"], pairs, self._shape.slots)
+        wanted = pairs.wanted
+        inputs["wanted"][:, : wanted.shape[1]] = wanted
+        _show(inputs["bias"], pairs, wanted, self._shape.slots)
 
     def _rotation(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines, (requests, n, head_dim)."""
@@ -115,35 +119,33 @@ class OpenVINORunner(HeadRunner):
         if cache is self._cache:
             return
         self._cache, self._slots = cache, [_raw(each) for each in cache]
-        kind = openvino_type(self._graph.dtype)
         for name, slots in zip(("keys", "values"), self._slots, strict=True):
-            self._request.set_tensor(name, ov.Tensor(slots, ov.Shape(list(slots.shape)), kind))
+            self._request.set_tensor(name, self._of_cache(slots))
 
-    def _output(self, name: str) -> np.ndarray:
-        """An output in the request's memory, which the next pass writes to."""
-        output: np.ndarray = self._request.get_tensor(name).data
-        return output
-
-
-def _raw(cache: torch.Tensor) -> np.ndarray:
-    """A cache's memory; of 16 bits as integers, since numpy has no bfloat16."""
-    return (cache if cache.itemsize > _BYTES_OF_RAW else cache.view(torch.int16)).numpy()
+    def _of_cache(self, raw: np.ndarray) -> ov.Tensor:
+        """Return memory as a tensor of the cache's type."""
+        return ov.Tensor(raw, ov.Shape(list(raw.shape)), openvino_type(self._graph.dtype))
 
 
-def _float32(features: torch.Tensor) -> np.ndarray:
-    """Return features in float32; those of bfloat16 are converted by numpy, in one thread."""
-    if features.dtype != torch.bfloat16:
-        return features.float().numpy()
-    widened: np.ndarray = features.view(torch.int16).numpy().astype(np.int32) << 16
-    return widened.view(np.float32)
+def _raw(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's memory; of 16 bits as integers, since numpy has no bfloat16."""
+    return (tensor if tensor.itemsize > _BYTES_OF_RAW else tensor.view(torch.int16)).numpy()
 
 
-def _show(bias: np.ndarray, pairs: Pairs, num_slots: int) -> None:
+def _float32(raw: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return the numbers in a tensor's memory, widened by numpy, in one thread."""
+    if dtype == torch.bfloat16:
+        widened: np.ndarray = (raw.astype(np.int32) << 16).view(np.float32)
+        return widened
+    return raw.view(np.float16).astype(np.float32) if dtype == torch.float16 else raw
+
+
+def _show(bias: np.ndarray, pairs: Pairs, wanted: np.ndarray, num_slots: int) -> None:
     """Set the bias of each wanted pair for all slots and then the pass's rows.
 
     The pass's own slots have no keys yet, so they are hidden among the slots.
     """
-    count, wanted = pairs.tokens.shape[1], pairs.wanted
+    count = pairs.tokens.shape[1]
     bias[...] = _HIDDEN
     for row, start in enumerate(pairs.starts.tolist()):
         of_row = bias[row, 0, : wanted.shape[1]]
