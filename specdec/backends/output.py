@@ -57,9 +57,9 @@ class Output:
     def _top_ids(self) -> list[list[int]]:
         """``top_ids`` of all rows, in the only copy to the host of a greedy step."""
         if self.logits.is_cpu:
-            if self.num_top and (found := top_lists(self.logits, self.num_top)):
-                self._top_logits[self.num_top] = found
-                return [[ids[0] for ids in row] for row in found[0]]
+            if self.num_top and (top := top_lists(self.logits, self.num_top)):
+                self._top_logits[self.num_top] = top
+                return [[best[0] for best in row] for row in top[0]]
             return top_ids(self.logits)
         largest, ids = topk(self.logits, 1)
         ids = torch.where(largest.isfinite(), ids, ~ids)

@@ -81,7 +81,7 @@ def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]] | Non
     if not all(map(isfinite, chain.from_iterable(maxima[:, -k:].tolist()))):
         return None
     places = (flat >= maxima[:, -k, None]).ravel().nonzero()[0]
-    above = [list[tuple[float, int]]() for _ in flat]
+    above: list[list[tuple[float, int]]] = [[] for _ in flat]
     for place, value in zip(places.tolist(), flat.ravel()[places].tolist(), strict=True):
         row, index = divmod(place, size)
         above[row].append((-value, index))
