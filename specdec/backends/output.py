@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from specdec.models.state_rows import rows_at
-from specdec.sampling.topk import Top, top_ids, topk
+from specdec.sampling.topk import Top, top_ids, top_lists, topk
 
 States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
 
@@ -56,7 +56,10 @@ class Output:
 
     def _top_ids(self) -> list[list[int]]:
         """``top_ids`` of all rows, in the only copy to the host of a greedy step."""
-        if self.logits.is_cpu:  # nothing is copied, so later reads may search by themselves
+        if self.logits.is_cpu:
+            if self.num_top and (top := top_lists(self.logits, self.num_top)):
+                self._top_logits[self.num_top] = top
+                return [[best[0] for best in row] for row in top[0]]
             return top_ids(self.logits)
         largest, ids = topk(self.logits, 1)
         ids = torch.where(largest.isfinite(), ids, ~ids)
@@ -78,7 +81,7 @@ class Output:
     def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
         """The top-k ids and their logits, ``(rows, columns, k)`` each; copied to the host once a pass."""
         if k not in self._top_logits:
-            self._top_logits[k] = _copied(*topk(self.logits, k))
+            self._top_logits[k] = top_lists(self.logits, k) or _copied(*topk(self.logits, k))
         return self._top_logits[k]
 
     def fetch(self, places: Sequence[tuple[int, int]]) -> None:

@@ -1,6 +1,8 @@
 """Top-k of many logits, by blocks."""
 
+from itertools import chain
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,6 +10,7 @@ import torch
 Top = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, and their probabilities or logits, the largest first
 
 _BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
+_WIDTH = 1024  # parts of logits on the host, each of every 1024th
 
 
 def topk(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,8 +21,9 @@ def topk(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     size = values.shape[-1]
     k, block = min(k, size), min(_BLOCK, size & -size)
-    if values.is_cpu and values.dtype == torch.float32 and size >= _BLOCK >= k:
-        return _topk_by_numpy(values, k)
+    if lists := top_lists(values.reshape(1, -1, size), k):
+        found, indices = torch.tensor(lists[1]), torch.tensor(lists[0])
+        return found.reshape(*values.shape[:-1], k), indices.reshape(*values.shape[:-1], k)
     if block < _LEAST_BLOCK or size // block < k:
         return values.max(-1, keepdim=True) if k == 1 else values.topk(k)
     blocks = values.reshape(*values.shape[:-1], -1, block)
@@ -57,19 +61,31 @@ def top_two(values: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.array((numbers[best], max(rest))))
 
 
-def _topk_by_numpy(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do the same on one thread: waking torch's threads takes as long, and slows an engine with threads of its own."""
-    numbers: np.ndarray = values.detach().numpy()
-    rows = numbers.reshape(-1, numbers.shape[-1])
-    if k == 1:
-        best = rows.argmax(-1)
-        found, shape = rows[np.arange(len(rows)), best], (*numbers.shape[:-1], 1)
-        return torch.from_numpy(found.reshape(shape)), torch.from_numpy(best.reshape(shape))
-    whole = rows[:, : rows.shape[1] // _BLOCK * _BLOCK].reshape(len(rows), -1, _BLOCK)
-    maxima = whole.max(1)
-    if not np.isfinite(maxima).all():
-        return values.topk(k)
-    above = [np.flatnonzero(row >= least) for row, least in zip(rows, np.partition(maxima, -k)[:, -k], strict=True)]
-    ranked = [few[np.argsort(-row[few], kind="stable")[:k]] for row, few in zip(rows, above, strict=True)]
-    indices = np.stack(ranked).reshape(*numbers.shape[:-1], k)
-    return torch.from_numpy(np.take_along_axis(numbers, indices, -1)), torch.from_numpy(indices)
+def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]] | None:
+    """The indices and values of ``topk`` of ``(rows, columns, size)``, as lists; None where torch has to search.
+
+    Of equals the lowest comes first. It takes few operations, by numpy on one thread: a pass leaves no code in the
+    processor's caches, and waking torch's threads slows an engine with threads of its own. Torch searches on devices,
+    in other types than float32, in few values, and where the top-k aren't finite.
+    """
+    num_columns, size = values.shape[1:]
+    if not (values.is_cpu and values.dtype == torch.float32 and size >= _WIDTH >= k):
+        return None
+    flat: np.ndarray = values.detach().numpy().reshape(-1, size)
+    # The k parts with the largest maxima each have a value that is at least the smallest of these maxima.
+    num_rest = size % _WIDTH
+    maxima = flat[:, : size - num_rest].reshape(len(flat), -1, _WIDTH).max(1)
+    if num_rest:
+        np.maximum(maxima[:, :num_rest], flat[:, -num_rest:], out=maxima[:, :num_rest])
+    maxima.partition(-k)
+    if not all(map(isfinite, chain.from_iterable(maxima[:, -k:].tolist()))):
+        return None
+    places = (flat >= maxima[:, -k, None]).ravel().nonzero()[0]
+    above: list[list[tuple[float, int]]] = [[] for _ in flat]
+    for place, value in zip(places.tolist(), flat.ravel()[places].tolist(), strict=True):
+        row, index = divmod(place, size)
+        above[row].append((-value, index))
+    best = [sorted(each)[:k] for each in above]
+    indices, found = [[index for _, index in each] for each in best], [[-value for value, _ in each] for each in best]
+    firsts = range(0, len(flat), num_columns)
+    return [indices[at : at + num_columns] for at in firsts], [found[at : at + num_columns] for at in firsts]
