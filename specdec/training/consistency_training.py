@@ -96,7 +96,7 @@ class ConsistencyTraining:
     def _comparison(self, before: JacobiEvaluation) -> str:
         """Return how close the training came to a better model, and what to change."""
         _, closest = max(self.run.evaluations[1:], key=lambda each: each[1].tokens_per_step)
-        remedy = "with more minutes or another learning rate (--learning-rate)"
+        remedy = "with more minutes, another learning rate (--learning-rate) or weight of the text's loss (--ar-weight)"
         if closest.tokens_per_step > before.tokens_per_step:
             remedy += ", or allow a higher loss (--max-loss-increase)"
         return (

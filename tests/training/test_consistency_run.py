@@ -149,16 +149,14 @@ def test_a_model_is_kept_only_if_its_loss_is_the_original_s_and_the_error_says_h
     tmp_path: Path,
 ) -> None:
     hasty, seen = SETTINGS.model_copy(update={"minutes": 0.2, "learning_rate": 10.0}), Seen()
-    with pytest.raises(
-        NoBetterModelError, match=r"no model was better than 1\.\d\d tokens per step at a loss"
-    ) as found:
+    expected = r"no model was better than 1\.\d\d tokens per step at a loss of at most \d\.\d{3}; the evaluation with "
+    with pytest.raises(NoBetterModelError, match=expected) as found:
         train(seen, tmp_path, settings=hasty)
     assert {each.name for each in tmp_path.iterdir()} == {"text.json", "text.npz", "training.json"}
     run = found.value.run
     most = max(each.tokens_per_step for _, each in run.evaluations[1:])
-    assert re.search(
-        rf"the evaluation with most tokens per step had {most:.2f} at a loss of \d+\.\d{{3}}", str(found.value)
-    )
+    had = rf"most tokens per step had {most:.2f} at a loss of \d+\.\d{{3}}, and "
+    assert re.search(had + re.escape(str(tmp_path / "training.json")), str(found.value))
     assert ConsistencyRun.of(json.loads((tmp_path / "training.json").read_text(encoding="utf-8"))) == run
     assert len(run.evaluations) > 6
     assert len(run.losses) > 1
