@@ -25,7 +25,7 @@ def train_consistency(
     block_size: Annotated[int, typer.Option(min=2, help="tokens that Jacobi decoding guesses per step")] = 8,
     learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate; lower it for larger models")] = 1e-4,
     ar_weight: Annotated[
-        float, typer.Option(min=0, help="weight of the loss on the original's text; lower it for fewer steps")
+        float, typer.Option(min=0, help="weight of the loss on the original's text; less gives fewer steps")
     ] = 10.0,
     max_loss_increase: Annotated[
         float, typer.Option(min=0, help="largest rise of the loss on held-out text, in nats per token")
