@@ -6,8 +6,9 @@
 Trains a copy of the model (``specdec train consistency``), then decodes prompts that neither was trained on with plain
 decoding, ``jacobi`` and ``lookahead``, the original and the new model in turn. Texts of a model are compared with its
 own plain decoding; how many plain texts of the two are equal shows that they are different models. Steps are counted,
-not timed. Everything is written to FOLDER/consistency.json. The exit code is 1 if a text differs from its model's plain
-decoding.
+not timed. Everything is written to FOLDER/consistency.json. If no model was better than the original, that file has the
+training's losses (update, L_GC, L_AR) and evaluations alone. The exit code is 1 then, and if a text differs from its
+model's plain decoding.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from specdec.training import ConsistencySettings, Plan, Progress, TunedModel, Wa
 from specdec.training.consistency_evaluation import loss_on
 from specdec.training.packing import pack
 from specdec.training.text import Text
+from specdec.training.tuned_model import ConsistencyRun, NoBetterModelError
 
 SECONDS_BETWEEN_LINES = 30.0
 SEED = 20
@@ -51,11 +53,6 @@ def main() -> int:
     prompts = encoded_prompts(arguments, tokenizer)
     print(f"{facts()}\n{description(model)}, on {arguments.device}", flush=True)
     began = time.perf_counter()
-    tuned = trained(arguments, model, tokenizer)
-    seconds = time.perf_counter() - began
-    new = load_pretrained(str(tuned.folder), dtype=arguments.dtype, device=arguments.device)[0]
-    found = {name: decoded(arguments, each, prompts) for name, each in (("before", model), ("after", new))}
-    losses = losses_on(found["before"]["plain"], prompts, {"before": model, "after": new})
     values = {
         **recorded(),
         "machine": facts(),
@@ -63,17 +60,45 @@ def main() -> int:
         "model": description(model),
         "arguments": {name: str(value) for name, value in vars(arguments).items()},
         "settings": settings_of(arguments).model_dump(),
+    }
+    try:
+        tuned = trained(arguments, model, tokenizer)
+    except NoBetterModelError as error:
+        write(arguments.out, values | {"error": str(error), "training": {"run": asdict(error.run)}})
+        print(*curve(error.run), sep="\n", flush=True)
+        sys.exit(str(error))
+    seconds = time.perf_counter() - began
+    new = load_pretrained(str(tuned.folder), dtype=arguments.dtype, device=arguments.device)[0]
+    found = {name: decoded(arguments, each, prompts) for name, each in (("before", model), ("after", new))}
+    losses = losses_on(found["before"]["plain"], prompts, {"before": model, "after": new})
+    values |= {
         "training": asdict(tuned) | {"folder": tuned.folder.name, "seconds": seconds},
         "loss_on_the_original_s_answers": losses,
         "prompts": {name: each["strategies"] for name, each in found.items()},
         "plain_texts_equal": equal_texts(found["before"]["plain"], found["after"]["plain"]),
         "num_prompts": len(prompts),
     }
-    text = json.dumps(values, indent=1, default=str) + "\n"
-    (arguments.out / "consistency.json").write_text(text, encoding="utf-8")
-    print("\n".join(table(tuned, values)), flush=True)
+    write(arguments.out, values)
+    print(*curve(tuned.run), *table(tuned, values), sep="\n", flush=True)
     rows = [each for name in found for each in values["prompts"][name].values()]
     return int(any(each["equal"] != len(prompts) for each in rows))
+
+
+def write(folder: Path, values: dict[str, Any]) -> None:
+    text = json.dumps(values, indent=1, default=str) + "\n"
+    (folder / "consistency.json").write_text(text, encoding="utf-8")
+
+
+def curve(run: ConsistencyRun) -> list[str]:
+    """Return the evaluations as lines of Markdown, each with the mean losses of the updates before it."""
+    lines = ["", "| updates | L_GC | L_AR | tokens per step | loss, held-out text |", "|---|---|---|---|---|"]
+    previous = 0
+    for update, found in run.evaluations:
+        losses = np.array([each[1:] for each in run.losses if previous <= each[0] < update])
+        means = [f"{mean:.3f}" for mean in losses.mean(0)] if len(losses) else ["", ""]
+        lines.append(f"| {update:,} | {' | '.join(means)} | {found.tokens_per_step:.3f} | {found.loss:.3f} |")
+        previous = update
+    return lines
 
 
 def trained(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> TunedModel:

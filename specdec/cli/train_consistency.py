@@ -25,6 +25,9 @@ def train_consistency(
     run: TrainingRun = USUAL_RUN,
     block_size: Annotated[int, typer.Option(min=2, help="tokens that Jacobi decoding guesses per step")] = 8,
     learning_rate: Annotated[float, typer.Option(help="AdamW's learning rate; lower it for larger models")] = 1e-4,
+    ar_weight: Annotated[
+        float, typer.Option(min=0, help="weight of the loss on the original's text; less gives fewer steps")
+    ] = 10.0,
     max_loss_increase: Annotated[
         float, typer.Option(min=0, help="largest rise of the loss on held-out text, in nats per token")
     ] = 0.1,
@@ -51,6 +54,7 @@ def train_consistency(
         minutes=run.minutes,
         block_size=block_size,
         learning_rate=learning_rate,
+        ar_weight=ar_weight,
         max_loss_increase=max_loss_increase,
         seed=run.seed,
     )

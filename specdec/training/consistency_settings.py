@@ -15,7 +15,8 @@ class ConsistencySettings(OwnTextSettings):
     Attributes:
         block_size: tokens of a block, n; also the guesses per step that the model is evaluated with.
         learning_rate: of AdamW, after the warm-up and before it falls linearly to zero.
-        ar_weight: weight of the autoregressive loss, ω; 10 in the authors' code.
+        ar_weight: weight of the autoregressive loss, ω; 10 in the authors' code. With small batches, noise of this loss
+            then hides the consistency loss.
         warm_up: updates until the learning rate is reached.
         flat_share: share of the training at the full rate, the warm-up included.
         betas: of AdamW.

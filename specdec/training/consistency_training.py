@@ -1,14 +1,15 @@
 """The tuning of one model on its own text, in a given time; the best model so far is in its folder."""
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specdec.errors import ModelError, is_out_of_memory
-from specdec.machine.cache_files import put_in_place
+from specdec.errors import is_out_of_memory
+from specdec.machine.cache_files import put_in_place, replace_file
 from specdec.models.architecture import name_of
 from specdec.training.checkpoint import UNREADABLE, read_state, write_state
 from specdec.training.consistency_card import ConsistencyCard
@@ -19,9 +20,10 @@ from specdec.training.place import CONFIG, Place
 from specdec.training.progress import Progress, Watch
 from specdec.training.split import SplitText
 from specdec.training.text import Text
-from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation, TunedModel
+from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation, NoBetterModelError, TunedModel
 from specdec.training.tuner import Tuner
 
+RECORD = "training.json"  # the folder's file with the last training's losses and evaluations
 _FEWEST_EVALUATIONS = 6
 _RESERVE = 0.02  # of the time
 _UPDATES_PER_LOSS = 10
@@ -83,18 +85,26 @@ class ConsistencyTraining:
         """Return the best model and its figures.
 
         Raises:
-            ModelError: no model was better than the original.
+            NoBetterModelError: no model was better than the original.
         """
         before = self.run.evaluations[0][1]
         if not self._has_better:
-            raise ModelError(
-                f"no model was better than {before.tokens_per_step:.2f} tokens per step at a loss of at most "
-                f"{before.loss + self.settings.max_loss_increase:.3f}: begin a new training on the text in "
-                f"{self.place.folder} (--resume) with more minutes, another learning rate (--learning-rate), or a "
-                "higher loss (--max-loss-increase)"
-            )
+            raise NoBetterModelError(self._comparison(before), self.run)
         num_tokens = self.text.num_answer_tokens
         return TunedModel(self.place.folder, before, self.best, num_tokens, is_interrupted, self.run)
+
+    def _comparison(self, before: JacobiEvaluation) -> str:
+        """Return how close the training came to a better model, and what to change."""
+        _, closest = max(self.run.evaluations[1:], key=lambda each: each[1].tokens_per_step)
+        remedy = "with more minutes, another learning rate (--learning-rate) or weight of the text's loss (--ar-weight)"
+        if closest.tokens_per_step > before.tokens_per_step:
+            remedy += ", or allow a higher loss (--max-loss-increase)"
+        return (
+            f"no model was better than {before.tokens_per_step:.2f} tokens per step at a loss of at most "
+            f"{before.loss + self.settings.max_loss_increase:.3f}; the evaluation with most tokens per step had "
+            f"{closest}, and {self.place.folder / RECORD} has them all: begin a new training on the folder's text "
+            f"(--resume) {remedy}"
+        )
 
     @property
     def _has_better(self) -> bool:
@@ -174,7 +184,8 @@ class ConsistencyTraining:
     def _report(self, ends_at: float) -> None:
         run = self.run
         rate, left = run.num_answer_tokens / max(run.seconds, 1e-9), ends_at - self.watch.clock()
-        self.watch.on_progress(Progress("training", run.num_answer_tokens, rate, left, self.best.tokens_per_step))
+        last = str(run.evaluations[-1][1])
+        self.watch.on_progress(Progress("training", run.num_answer_tokens, rate, left, self.best.tokens_per_step, last))
 
     def _evaluate(self, model: Any) -> JacobiEvaluation:
         return evaluate(model, self._split.held_out, self._split.held_out_rows, self.ends, self.settings)
@@ -193,8 +204,10 @@ class ConsistencyTraining:
 
     def _save(self) -> None:
         facts = {"num_documents": len(self.text), "seconds": self._seconds, "run": asdict(self.run)}
+        record = json.dumps(asdict(self.run), indent=1) + "\n"
         with writing_to(self.place.folder):
             write_state(self.place.folder, facts, self._tuner.state())
+            replace_file(self.place.folder / RECORD, lambda file: file.write(record.encode()))
 
     def _write(self, found: JacobiEvaluation) -> None:
         """Write the model and its card; the files of the model before are replaced one by one, each as a whole."""

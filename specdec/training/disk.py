@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from specdec.errors import RequestError
 
 PART = ".specdec-part-"  # begins the names of unfinished files
-_LEFTOVERS = f"{PART}*", ".text.npz.*.part", ".text.json.*.part"  # the latter two are replace_file's
+# Those after the first are replace_file's.
+_LEFTOVERS = f"{PART}*", ".text.npz.*.part", ".text.json.*.part", ".training.json.*.part"
 
 
 @contextmanager

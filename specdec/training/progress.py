@@ -77,6 +77,7 @@ class Progress:
         tokens_per_second: answer tokens.
         seconds_left: until the whole run ends.
         tokens_per_step: accepted length of the best head so far, by a chain of five on held-out text; 0 without one.
+        last: the last evaluation in words, where the best so far doesn't show how the training goes.
     """
 
     stage: str
@@ -84,6 +85,7 @@ class Progress:
     tokens_per_second: float
     seconds_left: float
     tokens_per_step: float = 0.0
+    last: str = ""
 
     def line(self) -> str:
         """Return the state in a line."""
@@ -93,7 +95,8 @@ class Progress:
         )
         rate = f", {self.tokens_per_second:,.0f}/s" if self.tokens_per_second >= 1 else ""
         done = f"{self.num_answer_tokens:,} answer tokens{rate}" if self.num_answer_tokens else "starting"
-        return f"{self.stage}: {done}, {minutes}:{seconds:02} left{best}"
+        last = f", last evaluation {self.last}" if self.last else ""
+        return f"{self.stage}: {done}, {minutes}:{seconds:02} left{best}{last}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from specdec.errors import ModelError
+
 
 @dataclass(frozen=True, slots=True)
 class JacobiEvaluation:
@@ -19,6 +21,9 @@ class JacobiEvaluation:
     tokens_per_step: float
     loss: float
     num_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.tokens_per_step:.2f} at a loss of {self.loss:.3f}"
 
 
 @dataclass
@@ -50,6 +55,18 @@ class ConsistencyRun:
         evaluations = [(update, JacobiEvaluation(**found)) for update, found in facts["evaluations"]]
         previous = JacobiEvaluation(**facts["previous"]) if facts["previous"] else None
         return cls(**{**facts, "losses": losses, "evaluations": evaluations, "previous": previous})
+
+
+class NoBetterModelError(ModelError):
+    """Consistency training found no model that is better than the original.
+
+    Attributes:
+        run: losses and evaluations of the training.
+    """
+
+    def __init__(self, message: str, run: ConsistencyRun) -> None:
+        super().__init__(message)
+        self.run = run
 
 
 @dataclass(frozen=True, slots=True)

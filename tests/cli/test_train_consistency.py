@@ -32,7 +32,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_plan_result_and_card_say_that_it_is_another_model(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
-    options = "--minutes 30 --seed 3 --block-size 6 --learning-rate 0.001 --max-loss-increase 0.2"
+    options = "--minutes 30 --seed 3 --block-size 6 --learning-rate 0.001 --ar-weight 2 --max-loss-increase 0.2"
     code, out, err = run("train", "consistency", "--model", "demo", "--out", str(tmp_path), *options.split())
     assert code == 0
     assert "text: the model writes answers: about 600,000 answer tokens in 24 minutes" in out
@@ -45,7 +45,8 @@ def test_plan_result_and_card_say_that_it_is_another_model(run: Any, given: dict
     assert "best so far 1.50 tokens per step" in err
     settings = given["settings"]
     assert (settings.minutes, settings.seed, settings.block_size) == (30.0, 3, 6)
-    assert (settings.learning_rate, settings.max_loss_increase, given["resume"]) == (0.001, 0.2, False)
+    assert (settings.learning_rate, settings.ar_weight) == (0.001, 2.0)
+    assert (settings.max_loss_increase, given["resume"]) == (0.2, False)
 
 
 def test_defaults_are_the_library_s(run: Any, given: dict[str, Any], tmp_path: Path) -> None:

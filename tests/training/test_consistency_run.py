@@ -1,5 +1,7 @@
 """Another model from nothing but a model: fewer Jacobi steps, interrupted, resumed, and with unsuitable input."""
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from specdec.training import ConsistencySettings, HeadSettings, TunedModel, trai
 from specdec.training.consistency_evaluation import evaluate
 from specdec.training.split import SplitText
 from specdec.training.text import Text
-from specdec.training.tuned_model import JacobiEvaluation
+from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation, NoBetterModelError
 from tests.support.byte_tokenizer import trained
 from tests.training.test_head_training import PROMPTS, Killed, Seen, interrupt, kill, model, plain
 
@@ -143,11 +145,25 @@ def test_a_half_model_stays_one(tmp_path: Path) -> None:
     assert found.num_tokens == tuned.after.num_tokens
 
 
-def test_a_model_is_kept_only_if_its_loss_is_the_original_s(tmp_path: Path) -> None:
-    hasty = SETTINGS.model_copy(update={"minutes": 0.2, "learning_rate": 10.0})
-    with pytest.raises(ModelError, match=r"no model was better than \d\.\d\d tokens per step at a loss of at most"):
-        train(Seen(), tmp_path, settings=hasty)
-    assert {each.name for each in tmp_path.iterdir()} == {"text.json", "text.npz"}
+def test_a_model_is_kept_only_if_its_loss_is_the_original_s_and_the_error_says_how_close_it_came(
+    tmp_path: Path,
+) -> None:
+    hasty, seen = SETTINGS.model_copy(update={"minutes": 0.2, "learning_rate": 10.0}), Seen()
+    expected = r"no model was better than 1\.\d\d tokens per step at a loss of at most \d\.\d{3}; the evaluation with "
+    with pytest.raises(NoBetterModelError, match=expected) as found:
+        train(seen, tmp_path, settings=hasty)
+    assert {each.name for each in tmp_path.iterdir()} == {"text.json", "text.npz", "training.json"}
+    run = found.value.run
+    most = max(each.tokens_per_step for _, each in run.evaluations[1:])
+    had = rf"most tokens per step had {most:.2f} at a loss of \d+\.\d{{3}}, and "
+    assert re.search(had + re.escape(str(tmp_path / "training.json")), str(found.value))
+    assert ConsistencyRun.of(json.loads((tmp_path / "training.json").read_text(encoding="utf-8"))) == run
+    assert len(run.evaluations) > 6
+    assert len(run.losses) > 1
+    evaluated = [f"{each.tokens_per_step:.2f} at a loss of {each.loss:.3f}" for _, each in run.evaluations]
+    assert list(dict.fromkeys(each.last for each in seen.reports if each.stage == "training")) == evaluated
+    assert f"best so far {run.evaluations[0][1].tokens_per_step:.2f} tokens" in seen.reports[-1].line()
+    assert seen.reports[-1].line().endswith(f", last evaluation {evaluated[-1]}")
     slower = hasty.model_copy(update={"learning_rate": SETTINGS.learning_rate})
     assert train(Seen(), tmp_path, settings=slower, resume=True).run.best
 
