@@ -30,6 +30,7 @@ from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.pending_costs import table_of_step
+from specdec.strategies.merging.root_padding import RootPadding
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
@@ -86,6 +87,7 @@ class SpeedupSizer(DraftSizer):
         self._began_with = 0.0  # the balance before it
         self._last = 0, 1  # number of rows and size of the last step whose time was learnt
         self._is_out = False  # the balance was used up and has not recovered
+        self._padding = RootPadding()  # of steps of a row alone
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._pending: Sequence[int] = ()  # by row
@@ -103,10 +105,13 @@ class SpeedupSizer(DraftSizer):
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
         self.pads_root = False
+        self._padding.begin()
         if (trial := self._trial(num_rows)) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
-        self._is_out = self.balance < (self._resumes_at() if self._is_out else 0.0)
+        self._is_out = self.balance < (self._resumes_at() if self._is_out else self._reserve())
+        if self._is_out:
+            self._padding.end(self._costs.cost_of_changes(num_rows))
         self.is_plain = not self._num_others and self._costs.needs_plain(num_rows)
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
@@ -124,8 +129,14 @@ class SpeedupSizer(DraftSizer):
         return num_steps
 
     def _resumes_at(self) -> float:
-        """Return the balance at which drafts are made again after it was used up."""
-        return _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
+        """Return the balance at which drafts are searched for again after it was used up."""
+        return self._reserve() + _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
+
+    def _reserve(self) -> float:
+        """Return the balance that searches leave: while roots are alone, a change to padded passes and one of them."""
+        if self._padding.is_on or not self._costs.may_pad_root(self._num_rows):
+            return 0.0
+        return self._costs.table(self._num_rows).costs[2] - 1.0 + self._costs.cost_of_changes(self._num_rows) / 2
 
     def _trial(self, num_rows: int) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
@@ -163,11 +174,14 @@ class SpeedupSizer(DraftSizer):
             has_draft = [growth.next_probability > 0.0 for growth in growths]
             of_step = table_of_step(self._costs, self._pending, has_draft, self._num_others)
         costs, taken = of_step.costs, list[Growth]()
+        may_pad = self._costs.may_pad_root(num_rows)
         best = self._best(growths, table, of_step, taken)
         self._reread_now = costs[best.size] - table.costs[best.size]
         if best.size > 1 and self._moves(table, costs[1], best):
             best = _Size(1, costs[1])
-        self.pads_root = best.size == 1 and self._costs.pads_root(num_rows)
+        elif may_pad and not self._pads(best, num_rows):
+            best = _Size(1, costs[1])
+        self.pads_root = best.size == 1 and may_pad and (self._padding.is_on or self._num_trials > 0)
         self.cost = costs[2 if self.pads_root else best.size]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
@@ -184,13 +198,16 @@ class SpeedupSizer(DraftSizer):
         """
         num_rows, speed_up, costs = len(growths) + self._num_others, self._speed_up, of_step.costs
         left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
-        size, gained, best = 1, 0.0, _Size(1, costs[1])
+        # In padded passes the first draft tokens cost nothing. If none is padded, ``sizes`` takes no draft.
+        may_pad = self._costs.may_pad_root(num_rows)
+        size, gained, best = 1, 0.0, _Size(1, costs[2] if may_pad else costs[1])
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            if not self._pays(size, probability, of_step.marginal[size] * speed_up, costs[size + 1] + left):
+            marginal = 0.0 if may_pad and size == 1 else of_step.marginal[size]
+            if not self._pays(size, probability, marginal * speed_up, costs[size + 1] + left):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
@@ -203,6 +220,12 @@ class SpeedupSizer(DraftSizer):
             if self._num_trials or gain > 0.0:
                 best = found
         return best
+
+    def _pads(self, best: _Size, num_rows: int) -> bool:
+        """Return True if the step is one of padded passes, as those of trials are, with a draft or without."""
+        gain = best.num_tokens - best.cost - self._spent
+        pads = self._padding.choose(gain, self._costs.cost_of_changes(num_rows))
+        return pads or self._num_trials > 0
 
     def _left(self, table: CostTable, gained: float, probability: float) -> float:
         """Return what it is expected to cost to read the tokens again that a step with a draft leaves pending.
