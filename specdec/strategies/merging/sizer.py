@@ -11,6 +11,9 @@ draft takes out what its pass costs beyond a plain one, and each accepted draft 
 the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 
+No single step pays for a change between passes of one token and of more, so ``root_padding.py`` decides for stretches
+of steps whether passes are padded. In these the first draft tokens cost nothing.
+
 Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
 their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), rows that don't share a pass cost
 several (``pending_costs.py``), and a draft is charged for the tokens that it is expected to leave pending. A plain step
@@ -45,7 +48,6 @@ _LEAST_PROBABILITY = 0.005  # of any node, also of those for which another row's
 _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a trial; each trial doubles the next pause
 _LONGEST_REST = 96  # steps, after which a loop reports its rows again
 _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
-_TRIALS_PER_SWITCH = 20  # further ones for each plain step's time that a change of sizes costs, to make up for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class SpeedupSizer(DraftSizer):
         self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
         self.pads_root = False
         self._padding.begin()
-        if (trial := self._trial(num_rows)) != "none":
+        if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
         self._is_out = self.balance < (self._resumes_at() if self._is_out else self._reserve())
@@ -133,12 +135,12 @@ class SpeedupSizer(DraftSizer):
         return self._reserve() + _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
     def _reserve(self) -> float:
-        """Return the balance that searches leave: while roots are alone, a change to padded passes and one of them."""
+        """Return the balance that searches leave: while roots are alone, it pays for a change to padded passes."""
         if self._padding.is_on or not self._costs.may_pad_root(self._num_rows):
             return 0.0
         return self._costs.table(self._num_rows).costs[2] - 1.0 + self._costs.cost_of_changes(self._num_rows) / 2
 
-    def _trial(self, num_rows: int) -> Literal["begins", "goes on", "none"]:
+    def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
         self._num_undrafted += 1
         if self._num_trials:
@@ -147,8 +149,7 @@ class SpeedupSizer(DraftSizer):
                 return "goes on"
             self._num_undrafted, self._pause = 0, min(_LONGEST_PAUSE, 2 * self._pause)
         elif self._num_undrafted >= self._pause and self.balance >= 0.0 and not self._num_others and self._costs.learns:
-            switch = self._costs.cost_of_switch(num_rows, 2)
-            self._num_trials = 1 + _TRIALS + round(_TRIALS_PER_SWITCH * switch)
+            self._num_trials = 1 + _TRIALS
             return "begins"
         return "none"
 
@@ -174,14 +175,15 @@ class SpeedupSizer(DraftSizer):
             has_draft = [growth.next_probability > 0.0 for growth in growths]
             of_step = table_of_step(self._costs, self._pending, has_draft, self._num_others)
         costs, taken = of_step.costs, list[Growth]()
-        may_pad = self._costs.may_pad_root(num_rows)
         best = self._best(growths, table, of_step, taken)
         self._reread_now = costs[best.size] - table.costs[best.size]
-        if best.size > 1 and self._moves(table, costs[1], best):
+        may_pad, pads = self._costs.may_pad_root(num_rows), False
+        if may_pad:
+            gain = best.num_tokens - 1.0 - self._speed_up * (best.cost + self._spent - costs[1])
+            pads = self._padding.choose(gain, self._costs.cost_of_changes(num_rows)) or self._num_trials > 0
+        if (may_pad and not pads) or (best.size > 1 and self._moves(table, costs[1], best)):
             best = _Size(1, costs[1])
-        elif may_pad and not self._pads(best, num_rows):
-            best = _Size(1, costs[1])
-        self.pads_root = best.size == 1 and may_pad and (self._padding.is_on or self._num_trials > 0)
+        self.pads_root = pads and best.size == 1
         self.cost = costs[2 if self.pads_root else best.size]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
@@ -198,9 +200,8 @@ class SpeedupSizer(DraftSizer):
         """
         num_rows, speed_up, costs = len(growths) + self._num_others, self._speed_up, of_step.costs
         left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
-        # In padded passes the first draft tokens cost nothing. If none is padded, ``sizes`` takes no draft.
-        may_pad = self._costs.may_pad_root(num_rows)
-        size, gained, best = 1, 0.0, _Size(1, costs[2] if may_pad else costs[1])
+        may_pad = self._costs.may_pad_root(num_rows)  # the first draft tokens then cost nothing
+        size, gained, best = 1, 0.0, _Size(1, costs[1 + may_pad])
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
@@ -220,12 +221,6 @@ class SpeedupSizer(DraftSizer):
             if self._num_trials or gain > 0.0:
                 best = found
         return best
-
-    def _pads(self, best: _Size, num_rows: int) -> bool:
-        """Return True if the step is one of padded passes, as those of trials are, with a draft or without."""
-        gain = best.num_tokens - best.cost - self._spent
-        pads = self._padding.choose(gain, self._costs.cost_of_changes(num_rows))
-        return pads or self._num_trials > 0
 
     def _left(self, table: CostTable, gained: float, probability: float) -> float:
         """Return what it is expected to cost to read the tokens again that a step with a draft leaves pending.
