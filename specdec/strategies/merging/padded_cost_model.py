@@ -12,8 +12,8 @@ the nearest that has some.
 A backend that pads passes to a few sizes may plan each size anew, so a pass of another size than the last one takes
 longer. Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
 A size serves several steps in a row. So the step that switches is charged with a share of the switch: charged with all
-of it, drafts would keep a size that no longer pays. Where a root alone may be padded, changes between one token and more
-aren't in the table: ``root_padding.py`` weighs them.
+of it, drafts would keep a size that no longer pays. Where a root alone may be padded, the table has no changes between
+one token and more: ``root_padding.py`` weighs them.
 
 While requests decode, a backend may make the passes of a size faster (``Backend.retimed``). What was learnt of it is
 then dropped, and until it was seen again it is believed to cost less than it did, so that it is tried; other sizes cost

@@ -11,8 +11,7 @@ draft takes out what its pass costs beyond a plain one, and each accepted draft 
 the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 
-No single step pays for a change between passes of one token and of more, so ``root_padding.py`` decides for stretches
-of steps whether passes are padded. In these the first draft tokens cost nothing.
+No step pays for a change between passes of one token and of more: ``root_padding.py`` decides for stretches of steps.
 
 Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
 their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), rows that don't share a pass cost
@@ -177,7 +176,7 @@ class SpeedupSizer(DraftSizer):
         costs, taken = of_step.costs, list[Growth]()
         best = self._best(growths, table, of_step, taken)
         self._reread_now = costs[best.size] - table.costs[best.size]
-        may_pad, pads = self._costs.may_pad_root(num_rows), False
+        pads = may_pad = self._costs.may_pad_root(num_rows)
         if may_pad:
             gain = best.num_tokens - 1.0 - self._speed_up * (best.cost + self._spent - costs[1])
             pads = self._padding.choose(gain, self._costs.cost_of_changes(num_rows)) or self._num_trials > 0
@@ -294,7 +293,7 @@ class SpeedupSizer(DraftSizer):
         return min(_LARGEST_SWITCH, self._costs.cost_of_switch(num_rows, size))
 
     def forget(self) -> None:
-        self.balance, self._num_rows = _FIRST_BALANCE, 1
+        self.balance, self._num_rows, self._padding = _FIRST_BALANCE, 1, RootPadding()
         self._tokens = self._time = _FIRST_STEPS
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._leaves_pending = False
