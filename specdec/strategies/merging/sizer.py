@@ -9,9 +9,8 @@ alone would give too many nodes to steps that win little, and too few to those t
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
 the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
-drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
-
-No step pays for a change between passes of one token and of more: ``root_padding.py`` decides for stretches of steps.
+drafts show what drafts cost and bring by then. What a trial loses is paid before the next one. No step pays for a
+change between passes of one token and of more: ``root_padding.py`` decides for stretches of steps.
 
 Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
 their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), rows that don't share a pass cost
@@ -104,8 +103,7 @@ class SpeedupSizer(DraftSizer):
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
-        self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
-        self.pads_root = False
+        self.cost, self._spent, self._charged, self._began_with, self.pads_root = 1.0, 0.0, 0.0, self.balance, False
         self._padding.begin()
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
@@ -130,14 +128,15 @@ class SpeedupSizer(DraftSizer):
         return num_steps
 
     def _resumes_at(self) -> float:
-        """Return the balance at which drafts are searched for again after it was used up."""
+        """Return the balance from which on drafts are searched for again."""
         return self._reserve() + _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
     def _reserve(self) -> float:
-        """Return the balance that searches leave: while roots are alone, it pays for a change to padded passes."""
-        if self._padding.is_on or not self._costs.may_pad_root(self._num_rows):
+        """Return the balance that searches leave: for a padded pass, and while roots are alone for the change."""
+        if not self._costs.may_pad_root(self._num_rows):
             return 0.0
-        return self._costs.table(self._num_rows).costs[2] - 1.0 + self._costs.cost_of_changes(self._num_rows) / 2
+        padded = self._costs.table(self._num_rows).costs[2] - 1.0
+        return padded if self._padding.is_on else padded + self._costs.cost_of_changes(self._num_rows) / 2
 
     def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
@@ -176,13 +175,14 @@ class SpeedupSizer(DraftSizer):
         costs, taken = of_step.costs, list[Growth]()
         best = self._best(growths, table, of_step, taken)
         self._reread_now = costs[best.size] - table.costs[best.size]
-        pads = may_pad = self._costs.may_pad_root(num_rows)
+        is_padded = may_pad = self._costs.may_pad_root(num_rows)
         if may_pad:
             gain = best.num_tokens - 1.0 - self._speed_up * (best.cost + self._spent - costs[1])
-            pads = self._padding.choose(gain, self._costs.cost_of_changes(num_rows)) or self._num_trials > 0
-        if (may_pad and not pads) or (best.size > 1 and self._moves(table, costs[1], best)):
+            is_padded = self._padding.choose(gain, self._costs.cost_of_changes(num_rows))
+        is_refused = may_pad and not is_padded and not self._num_trials
+        if best.size > 1 and (is_refused or self._moves(table, costs[1], best)):
             best = _Size(1, costs[1])
-        self.pads_root = pads and best.size == 1
+        self.pads_root = is_padded and best.size == 1
         self.cost = costs[2 if self.pads_root else best.size]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
