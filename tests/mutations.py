@@ -302,6 +302,12 @@ MUTATIONS = (
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
+        "padding of roots ends with the first step that wins nothing",
+        "specdec/strategies/merging/root_padding.py",
+        (("self._lost < cost_of_changes or gain > 0.0", "gain > 0.0"),),
+        ("tests/strategies/merging/test_speed.py",),
+    ),
+    Mutation(
         "drafts pay for changes of sizes that plain decoding has as well",
         "specdec/strategies/merging/sizer.py",
         (("if num_rows != last_rows or max(size, last_size) == 1:", "if False:"),),

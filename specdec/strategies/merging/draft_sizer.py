@@ -19,7 +19,7 @@ class DraftSizer(ABC):
     """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
 
     pads_root: bool = False
-    """True if a root alone is padded: a pass of the size of two tokens takes less time than a switch to one token."""
+    """True if a root alone is padded to the size of two tokens: drafts are expected to make up for changes of sizes."""
 
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""

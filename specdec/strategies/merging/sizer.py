@@ -9,7 +9,8 @@ alone would give too many nodes to steps that win little, and too few to those t
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
 the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
-drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
+drafts show what drafts cost and bring by then. What a trial loses is paid before the next one. No step pays for a
+change between passes of one token and of more: ``root_padding.py`` decides for stretches of steps.
 
 Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
 their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), rows that don't share a pass cost
@@ -30,6 +31,7 @@ from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.pending_costs import table_of_step
+from specdec.strategies.merging.root_padding import RootPadding
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
@@ -44,7 +46,6 @@ _LEAST_PROBABILITY = 0.005  # of any node, also of those for which another row's
 _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a trial; each trial doubles the next pause
 _LONGEST_REST = 96  # steps, after which a loop reports its rows again
 _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
-_TRIALS_PER_SWITCH = 20  # further ones for each plain step's time that a change of sizes costs, to make up for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class SpeedupSizer(DraftSizer):
         self._began_with = 0.0  # the balance before it
         self._last = 0, 1  # number of rows and size of the last step whose time was learnt
         self._is_out = False  # the balance was used up and has not recovered
+        self._padding = RootPadding()  # of steps of a row alone
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._pending: Sequence[int] = ()  # by row
@@ -101,12 +103,14 @@ class SpeedupSizer(DraftSizer):
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
-        self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
-        self.pads_root = False
-        if (trial := self._trial(num_rows)) != "none":
+        self.cost, self._spent, self._charged, self._began_with, self.pads_root = 1.0, 0.0, 0.0, self.balance, False
+        self._padding.begin()
+        if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
-        self._is_out = self.balance < (self._resumes_at() if self._is_out else 0.0)
+        self._is_out = self.balance < (self._resumes_at() if self._is_out else self._reserve())
+        if self._is_out:
+            self._padding.end(self._costs.cost_of_changes(num_rows))
         self.is_plain = not self._num_others and self._costs.needs_plain(num_rows)
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
@@ -124,10 +128,17 @@ class SpeedupSizer(DraftSizer):
         return num_steps
 
     def _resumes_at(self) -> float:
-        """Return the balance at which drafts are made again after it was used up."""
-        return _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
+        """Return the balance from which on drafts are searched for again."""
+        return self._reserve() + _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
-    def _trial(self, num_rows: int) -> Literal["begins", "goes on", "none"]:
+    def _reserve(self) -> float:
+        """Return the balance that searches leave: for a padded pass, and while roots are alone for the change."""
+        if not self._costs.may_pad_root(self._num_rows):
+            return 0.0
+        padded = self._costs.table(self._num_rows).costs[2] - 1.0
+        return padded if self._padding.is_on else padded + self._costs.cost_of_changes(self._num_rows) / 2
+
+    def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
         self._num_undrafted += 1
         if self._num_trials:
@@ -136,8 +147,7 @@ class SpeedupSizer(DraftSizer):
                 return "goes on"
             self._num_undrafted, self._pause = 0, min(_LONGEST_PAUSE, 2 * self._pause)
         elif self._num_undrafted >= self._pause and self.balance >= 0.0 and not self._num_others and self._costs.learns:
-            switch = self._costs.cost_of_switch(num_rows, 2)
-            self._num_trials = 1 + _TRIALS + round(_TRIALS_PER_SWITCH * switch)
+            self._num_trials = 1 + _TRIALS
             return "begins"
         return "none"
 
@@ -165,9 +175,14 @@ class SpeedupSizer(DraftSizer):
         costs, taken = of_step.costs, list[Growth]()
         best = self._best(growths, table, of_step, taken)
         self._reread_now = costs[best.size] - table.costs[best.size]
-        if best.size > 1 and self._moves(table, costs[1], best):
+        is_padded = may_pad = self._costs.may_pad_root(num_rows)
+        if may_pad:
+            gain = best.num_tokens - 1.0 - self._speed_up * (best.cost + self._spent - costs[1])
+            is_padded = self._padding.choose(gain, self._costs.cost_of_changes(num_rows))
+        is_refused = may_pad and not is_padded and not self._num_trials
+        if best.size > 1 and (is_refused or self._moves(table, costs[1], best)):
             best = _Size(1, costs[1])
-        self.pads_root = best.size == 1 and self._costs.pads_root(num_rows)
+        self.pads_root = is_padded and best.size == 1
         self.cost = costs[2 if self.pads_root else best.size]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
@@ -184,13 +199,15 @@ class SpeedupSizer(DraftSizer):
         """
         num_rows, speed_up, costs = len(growths) + self._num_others, self._speed_up, of_step.costs
         left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
-        size, gained, best = 1, 0.0, _Size(1, costs[1])
+        may_pad = self._costs.may_pad_root(num_rows)  # the first draft tokens then cost nothing
+        size, gained, best = 1, 0.0, _Size(1, costs[1 + may_pad])
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            if not self._pays(size, probability, of_step.marginal[size] * speed_up, costs[size + 1] + left):
+            marginal = 0.0 if may_pad and size == 1 else of_step.marginal[size]
+            if not self._pays(size, probability, marginal * speed_up, costs[size + 1] + left):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
@@ -276,7 +293,7 @@ class SpeedupSizer(DraftSizer):
         return min(_LARGEST_SWITCH, self._costs.cost_of_switch(num_rows, size))
 
     def forget(self) -> None:
-        self.balance, self._num_rows = _FIRST_BALANCE, 1
+        self.balance, self._num_rows, self._padding = _FIRST_BALANCE, 1, RootPadding()
         self._tokens = self._time = _FIRST_STEPS
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._leaves_pending = False

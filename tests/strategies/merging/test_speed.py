@@ -102,13 +102,21 @@ def test_passes_that_become_faster_are_used_within_thirty_steps(faster: int) -> 
         assert sizes.count(expected) >= 0.9 * len(sizes)  # the others are plain steps, to compare with
 
 
-@pytest.mark.parametrize(("num_rows", "seconds", "pads_root"), [(1, 1.1, False), (1, 1.4, True), (2, 1.4, False)])
-def test_a_root_alone_is_padded_where_a_switch_takes_longer(num_rows: int, seconds: float, pads_root: bool) -> None:
-    """``seconds`` are those of a plain step after a pass of six tokens."""
+@pytest.mark.parametrize(("num_rows", "switch", "num_padded"), [(1, 0.0, 0), (1, 0.13, 2), (1, 0.37, 7), (2, 0.37, 0)])
+def test_roots_are_padded_until_that_has_cost_a_switch_there_and_back(
+    num_rows: int, switch: float, num_padded: int
+) -> None:
+    """A padded pass takes a tenth longer than a root alone. Drafts that win twice a switch bring padding back."""
     costs = Costs((1, 6), (1.0, 1.1), 1.0, padding=Padding((num_rows, 6)))
     sizer = SpeedupSizer(PaddedCostModel(costs, 6), 0.0)
-    for width, taken in ((3, 1.1), (1, seconds), (1, 1.0), (3, 1.1)):
+    for width, taken in ((3, 1.1), (1, 1.0 + switch), (1, 1.0), (3, 1.1)):
         sizer._costs.learn(num_rows, width, taken, 0.0, width == 1)
-    assert width_of(sizer, [FixedGrowth([])] * num_rows) == 1
-    assert sizer.pads_root == pads_root
-    assert sizer.cost == sizer._costs.table(num_rows).costs[1 + pads_root]
+    padded = list[bool]()
+    for _ in range(10):
+        sizer.balance = 4.0
+        assert width_of(sizer, [FixedGrowth([])] * num_rows) == 1
+        assert sizer.cost == sizer._costs.table(num_rows).costs[1 + sizer.pads_root]
+        padded.append(sizer.pads_root)
+    assert padded == [step < num_padded for step in range(10)]
+    widths = [width_of(sizer, [FixedGrowth([0.5]) for _ in range(num_rows)]) for _ in range(4)]
+    assert widths == ([1, 2, 2, 2] if switch == 0.37 and num_rows == 1 else [2] * 4)
