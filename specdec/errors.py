@@ -3,7 +3,8 @@
 SpecdecError
 ├── RequestError    a prompt or a setting that can't be honoured
 ├── ModelError      a model or tokenizer that can't be driven
-│   └── HubUnreachableError    the model isn't cached, and the hub can't be reached
+│   ├── HubUnreachableError    the model isn't cached, and the hub can't be reached
+│   └── NoBetterModelError     (specdec.training) no tuned model was better than the original
 ├── NumericsError   the model's logits are not numbers
 └── PluginError     a plug-in that is unknown, ambiguous, misconfigured or breaks its contract
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 _OUT_OF_MEMORY = "can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "bad allocation"
+_LONGEST = 200  # characters of a refused value
 
 
 class SpecdecError(Exception):
@@ -127,10 +129,16 @@ def describe(error: "ValidationError", model: "type[BaseModel]", elsewhere: Mapp
         elif detail["type"] == "missing":
             faults.append(f"{name} has no default: give {name}=…")
         elif name:
-            faults.append(f"{name}={detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+            faults.append(f"{name}={_shown(detail['input'])}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
         else:
             faults.append(detail["msg"].removeprefix("Value error, "))
     return "; ".join(faults)
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is written, cut if it is long, such as a grammar."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def refuse_unknown(caller: str, given: Iterable[str], allowed: Collection[str], elsewhere: Mapping[str, str]) -> None:

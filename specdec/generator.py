@@ -16,7 +16,7 @@ from specdec.machine.huge_pages import HugePages
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import load_plugins
 from specdec.requests.generation_request import GenerationRequest
-from specdec.requests.options import GenerateOptions, OnStep, ProposerChoice, take_callers
+from specdec.requests.options import GenerateOptions, OnStep, ProposerChoice, pop_generator_options
 from specdec.requests.streaming import streaming
 from specdec.runtime.open_batch import OpenBatch, background_work
 from specdec.runtime.opening import check_arguments, choice_of, open_model
@@ -212,7 +212,7 @@ class Generator:
         Raises:
             SpecdecError: for settings that are refused, and for a single prompt that can't be served.
         """
-        proposer, on_step = take_callers(options)
+        proposer, on_step = pop_generator_options(options)
         request = GenerationRequest.of(prompt, **options)
         chunks = self._decode(request, proposer, on_step)
         results = {chunk.index: chunk.result for chunk in chunks if chunk.result is not None}
@@ -228,7 +228,7 @@ class Generator:
         Closing the iterator cancels the requests. A single prompt's error is raised; in a list, the request's last
         chunk has it.
         """
-        proposer, on_step = take_callers(options)
+        proposer, on_step = pop_generator_options(options)
         request = GenerationRequest.of(prompt, **options)
         for chunk in self._decode(request, proposer, on_step, wants_text=self.tokenizer is not None):
             if chunk.result is not None and chunk.result.error is not None and not request.is_list:

@@ -14,7 +14,7 @@ ALL_FILES = FILES | {module_name(path, OPENVINO): path for path in sorted(OPENVI
 # From the ground up, a line per floor. A room may import those on the floors below, and none on its own.
 FLOORS = """
 errors
-machine
+configuration machine
 constraints
 padding tree settings
 layout costs record

@@ -105,13 +105,14 @@ def guessed(record: StepRecord) -> tuple[bool, bool]:
 
 
 def decode(generator: Generator, prompts: Sequence[list[int]], proposer: str, num_tokens: int) -> list[float]:
-    """Return the steps, their tokens and milliseconds, those of drafting, and the shares of right guesses."""
+    """Return the number of steps, and means per step: tokens, milliseconds, those of drafting, right guesses, saved."""
     found = list[tuple[float, ...]]()
 
     def note(record: StepRecord) -> None:
         if record.kind == "step":
             seconds = MS * record.total_seconds, MS * record.seconds["propose"]
-            found.append((len(record.outcomes[0].tokens), *seconds, *guessed(record)))
+            is_path, is_outcome = guessed(record)
+            found.append((len(record.outcomes[0].tokens), *seconds, is_path, is_outcome, is_outcome * seconds[1]))
 
     generator.generate(prompts[0], max_new_tokens=num_tokens, proposer=proposer)
     for prompt in prompts:
@@ -137,10 +138,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         timed = list(passes(generator, text, works(text, arguments.head, folder)))
         for work, strategy in STRATEGIES.items():
             found = decode(generator, prompts, strategy.format(arguments.head), arguments.tokens)
-            _, _, step, drafting, _, guessed_right = found
-            saved, lost = guessed_right * drafting, mean(line[-1] - line[2] for line in timed if line[0] == work)
+            step, saved = found[2], found[-1]
+            lost = mean(line[-1] - line[2] for line in timed if line[0] == work)
             name = "auto" if work == "index" else "auto+eagle3"
-            decoded.append([name, *found, saved, lost, saved - lost, (saved - lost) / step])
+            decoded.append([name, *found, lost, saved - lost, (saved - lost) / step])
     lines = [[[line[0], *(f"{each:.3g}" for each in line[1:])] for line in part] for part in (timed, decoded)]
     parts = [f"`{command('overlap')}`", facts(), table(PASSES, lines[0]), table(DECODED, lines[1])]
     write(arguments.out, "\n\n".join(parts) + "\n", {"command": parts[0], "passes": timed, "decoded": decoded})

@@ -161,7 +161,7 @@ def _hint(error: Exception) -> str:
         if kinds.get("prompt") == "argument":
             return "Put the prompt in quotes: a prompt is one argument."
         named = [f"a {what} with --{name}" for name, what in _VALUES.items() if name in kinds]
-        return f"Give {', '.join(named)}." if named else ""
+        return f"Give {', '.join(named)}." if named and "argument" not in kinds.values() else ""
     if unknown := _NO_COMMAND.search(str(error)):  # without a suggestion by the parser
         name = unknown[1]
         meant = _MEANT_COMMANDS.get(name, "")

@@ -230,9 +230,14 @@ def _check_ready(report: Path | None, *others: Path | None) -> None:
     needs("scipy.stats", "compare", "a comparison")
     for module in ("jinja2", "matplotlib") if report is not None else ():
         needs(module, "compare", "a report")
-    if report is not None and report.suffix not in {".html", ".htm"}:
+    if report is not None and report.suffix.lower() not in {".html", ".htm"} and not _is_special(report):
         raise RequestError(f"the report {report} is a web page: give a file that ends in .html")
     check_outputs(report, *others)
+
+
+def _is_special(path: Path) -> bool:
+    """Return True for a pipe, a terminal and the like, such as /dev/stdout, also where that leads to a file."""
+    return path.exists() and (path.is_symlink() or not path.is_file())
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -73,11 +73,11 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         from specdec.plugins.registry import load_plugins
+        from specdec.runtime.strategies import check_files
 
         registry = load_plugins()
         made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
-        for strategy in made:
-            strategy.check_files()
+        check_files(made)
         return load_model(self.model, self.device, self.dtype, partial(self.read, registry, made))
 
     def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":

@@ -62,6 +62,10 @@ class Access(OptionGroup):
         for origin in self.cors_origin or ():
             if origin not in {"*", "null"} and "://" not in origin:
                 raise RequestError(f"--cors-origin {origin!r}: give an origin such as https://example.org, or *")
+            scheme, _, rest = origin.partition("://")
+            if "/" in rest:
+                without = f"{scheme}://{rest.partition('/')[0]}"
+                raise RequestError(f"--cors-origin {origin!r}: leave out the path: {without}")
 
     @property
     def is_open(self) -> bool:

@@ -43,6 +43,8 @@ def train_consistency(
         run.check()
         if not 0 < learning_rate < math.inf:
             raise RequestError(f"--learning-rate {learning_rate:g}: give more than 0, and a finite number")
+        if not math.isfinite(ar_weight):
+            raise RequestError(f"--ar-weight {ar_weight:g}: give at least 0, and a finite number")
         if math.isnan(max_loss_increase):
             raise RequestError("--max-loss-increase nan: give a number of at least 0")
         from specdec.training import ConsistencySettings, Watch

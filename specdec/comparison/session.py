@@ -24,6 +24,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
 from specdec.runtime.backend_choice import read_model, why_torch
+from specdec.runtime.strategies import check_files
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 from specdec.weights.pack_model import Weights
@@ -193,8 +194,7 @@ def open_by_name(
     """
     registry = load_plugins()
     made = [registry.make("proposers", each) for each in strategies.values() if not isinstance(each, Generator)]
-    for strategy in made:
-        strategy.check_files()
+    check_files(made)
     why = why_torch(options.weights, None, made)
     opened = read_model(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
     return opened.model, opened.tokenizer

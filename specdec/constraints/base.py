@@ -21,9 +21,9 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specdec.errors import RequestError, in_one_line
+from specdec.configuration.base import Configuration
+from specdec.errors import RequestError
 
 Made = TypeVar("Made")
 
@@ -89,19 +89,13 @@ class ConstraintState(ABC):
         return ()
 
 
-class Constraint(BaseModel, ABC):
+class Constraint(Configuration, ABC):
     """A constraint's configuration: equal constraints allow equal texts.
 
     Its fields are hashable, such as tuples in place of lists, since constraints are cached.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise RequestError(f"{type(self).__name__} refused: {in_one_line(error)}") from None
+    error_class = RequestError
 
     @abstractmethod
     def start(self, vocabulary: Vocabulary) -> ConstraintState:

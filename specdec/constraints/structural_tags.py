@@ -4,35 +4,33 @@ import json
 from collections.abc import Iterable
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from specdec.configuration.base import Configuration
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.json_schema import JsonSchema
 from specdec.constraints.lark import literal
 from specdec.constraints.matcher import GrammarError, check_size, library_special_tokens
 from specdec.constraints.refusals import refused_part
-from specdec.errors import RequestError, in_one_line
+from specdec.errors import RequestError
 
 
-class Tag(BaseModel):
+class Tag(Configuration):
     """JSON between two texts, such as the call of one tool: ``Tag(begin="<call>", content=schema, end="</call>")``.
 
     ``content`` is a JsonSchema, or what JsonSchema takes.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    error_class = RequestError
 
     begin: str = Field(min_length=1, description="the text before the JSON")
     content: JsonSchema = Field(description="the schema of the JSON")
     end: str = Field(default="", description="the text after the JSON")
     trigger: str = Field(default="", description="the start of begin after which the tag is enforced; all by default")
 
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise RequestError(f"Tag refused: {in_one_line(error)}") from None
+    def __init__(self, **options: Any) -> None:  # type checkers would make one that takes a JsonSchema only
+        super().__init__(**options)
 
     @field_validator("content", mode="before")
     @classmethod

@@ -194,6 +194,9 @@ def main() -> None:
     try:
         if not is_whole(folder):
             check_libraries()
+            from transformers.utils import logging
+
+            logging.disable_progress_bar()  # of saving: its bars would stand between the lines
             fetch(folder, say=lambda stage: print(stage, flush=True))
         print(f"{NAME} is in {folder}")
     except SpecdecError as error:

@@ -41,8 +41,7 @@ def read_config(folder: Path, remedy: str) -> dict[str, Any]:
     Raises:
         ModelError: it can't be read; with the remedy.
     """
-    if not folder.is_dir():
-        raise ModelError(f"there is no folder {folder}: {remedy}")
+    _check_exists(folder, remedy)
     try:
         settings: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -83,10 +82,16 @@ def files_of_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> list
     Raises:
         ModelError: there are none; with the remedy.
     """
+    _check_exists(folder, remedy)
     files = next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
     if not files:
         raise ModelError(f"{folder} has neither model.safetensors nor {patterns[-1].replace('*', '')}: {remedy}")
     return files
+
+
+def _check_exists(folder: Path, remedy: str) -> None:
+    if not folder.is_dir():
+        raise ModelError(f"there is no folder {folder}: {remedy}")
 
 
 def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str, torch.Tensor]:

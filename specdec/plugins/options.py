@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from specdec.backends.base import Backend
-from specdec.errors import PluginError, describe
+from specdec.errors import PluginError, SpecdecError, describe
 
 Configured = TypeVar("Configured", bound=BaseModel)
 
@@ -35,16 +35,28 @@ def configured(cls: type[Configured], kind: str, given: str) -> Configured:
     """Return a configuration object with the options of a string ``"name:key=value,…"``."""
     name, options = name_and_options(given)
     values = dict(_options(options, given))
+    read = {key: read_value(value) for key, value in values.items()}
     try:
-        return cls.model_validate({key: read_value(value) for key, value in values.items()})
+        return _made(cls, read)
     except ValidationError as error:
+        wrong = {fault["loc"][0] for fault in error.errors() if fault["loc"]}
         with suppress(ValidationError):  # a text option may look like a number
-            return cls.model_validate_strings(values)
+            return _made(cls, read | {key: value for key, value in values.items() if key in wrong})
         missing = [option for option, field in cls.model_fields.items() if field.is_required() and option not in values]
         if missing:  # other faults are reported once it is given
             what = cls.model_fields[missing[0]].description or "an option without a default"
             raise PluginError(f"{kind[:-1]} {name!r} needs {missing[0]} ({what}): give {name}:{missing[0]}=…") from None
         raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
+
+
+def _made(cls: type[Configured], values: Mapping[str, object]) -> Configured:
+    """Return a configuration object; raise pydantic's error where ``cls.__init__`` raises another for that reason."""
+    try:
+        return cls.model_validate(values)
+    except SpecdecError as error:
+        if isinstance(error.__cause__, ValidationError):
+            raise error.__cause__ from None
+        raise
 
 
 def _options(text: str, given: str) -> Iterator[tuple[str, str]]:

@@ -73,7 +73,7 @@ class GenerateOptions(RequestOptions, total=False):
     on_step: OnStep
 
 
-def take_callers(options: GenerateOptions) -> tuple[ProposerChoice, OnStep]:
+def pop_generator_options(options: GenerateOptions) -> tuple[ProposerChoice, OnStep]:
     """Remove and return the options that aren't the request's: its strategy, and the function of each step.
 
     Raises:

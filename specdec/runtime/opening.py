@@ -15,6 +15,7 @@ from specdec.plugins.registry import Registry
 from specdec.runtime.backend_choice import backend_for, read_model, why_failed, why_torch
 from specdec.runtime.binding import Binding, Choice
 from specdec.runtime.lease import WeightsLease
+from specdec.runtime.strategies import check_files
 from specdec.settings import Settings
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
@@ -113,7 +114,7 @@ def open_model(
         refuse_for_loaded(model, device, dtype)
         return Binding(unwrapped(model), tokenizer, choice, registry, WeightsLease(choice.weights, registry.kernels()))
     source = ModelSource.of(os.fspath(model), device, dtype)
-    choice.proposer.check_files()
+    check_files([choice.proposer])
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])
     # If a preferred backend has no exact numerics but torch has, torch is used.
     preferred = replace(choice, numerics="exact" if choice.numerics == "auto" else choice.numerics)

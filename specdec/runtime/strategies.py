@@ -1,7 +1,7 @@
 """The proposers that are bound to a target, each with its engine and signals."""
 
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +78,22 @@ class Strategies:
         """Close all strategies."""
         bound, self._bound = self._bound, []
         close_all(strategy for *_, strategy in bound)
+
+
+def check_files(proposers: Iterable[Proposer]) -> None:
+    """Check the files that options of proposers name, before a model is loaded.
+
+    Raises:
+        SpecdecError: ``bind`` would refuse a file.
+        PluginError: a check failed in another way.
+    """
+    for proposer in proposers:
+        try:
+            proposer.check_files()
+        except SpecdecError:
+            raise
+        except Exception as error:  # a third party's code
+            raise failure(f"checking the files of proposer {type(proposer).__name__}", error) from error
 
 
 def _bound_to(host: Host, proposer: Proposer) -> Strategy:

@@ -24,9 +24,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from specdec.errors import PluginError, describe
+from specdec.configuration.base import Configuration
+from specdec.errors import PluginError
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
@@ -186,7 +185,7 @@ def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
         return error
 
 
-class Proposer(BaseModel, ABC):
+class Proposer(Configuration, ABC):
     """A strategy's configuration.
 
     Attributes:
@@ -197,18 +196,6 @@ class Proposer(BaseModel, ABC):
 
     tunable: ClassVar[Tunable] = {}
     learns_across_requests: ClassVar[bool] = False
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, **options: Any) -> None:
-        """Raises PluginError for unknown options and wrong values; ``model_validate`` raises pydantic's error."""
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise PluginError(f"{type(self).__name__} refused: {describe(error, type(self))}") from None
-
-    # pydantic calls an ``__init__`` without this mark from ``model_validate`` too
-    vars(__init__)["__pydantic_base_init__"] = True
 
     @property
     def reads_layers(self) -> bool:

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from specdec.training.consistency_run import train_consistency
     from specdec.training.head_training import train_head, write_own_text
     from specdec.training.trained_head import TrainedHead
-    from specdec.training.tuned_model import TunedModel
+    from specdec.training.tuned_model import NoBetterModelError, TunedModel
 
 __all__ = [
     "ConsistencySettings",
     "HeadSettings",
+    "NoBetterModelError",
     "Plan",
     "Progress",
     "TrainedHead",
@@ -28,6 +29,7 @@ __all__ = [
 
 # The training itself is imported at first use: it needs transformers' models.
 _HOMES = {
+    "NoBetterModelError": "tuned_model",
     "TrainedHead": "trained_head",
     "TunedModel": "tuned_model",
     "train_consistency": "consistency_run",

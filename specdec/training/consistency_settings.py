@@ -36,7 +36,7 @@ class ConsistencySettings(OwnTextSettings):
     row_length: int = Field(default=256, ge=16)
     block_size: int = Field(default=8, ge=2)
     learning_rate: float = Field(default=1e-4, gt=0)
-    ar_weight: float = Field(default=10.0, ge=0)
+    ar_weight: float = Field(default=10.0, ge=0, allow_inf_nan=False)
     warm_up: int = Field(default=20, ge=1)
     flat_share: float = Field(default=0.5, ge=0, le=1)
     betas: tuple[float, float] = (0.9, 0.97)

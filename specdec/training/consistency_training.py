@@ -95,13 +95,14 @@ class ConsistencyTraining:
 
     def _comparison(self, before: JacobiEvaluation) -> str:
         """Return how close the training came to a better model, and what to change."""
-        _, closest = max(self.run.evaluations[1:], key=lambda each: each[1].tokens_per_step)
+        closest, named = self.run.closest, "the evaluation with most tokens per step"
         remedy = "with more minutes, another learning rate (--learning-rate) or weight of the text's loss (--ar-weight)"
         if closest.tokens_per_step > before.tokens_per_step:
+            named = "of the evaluations with more tokens per step, the one with the least loss"
             remedy += ", or allow a higher loss (--max-loss-increase)"
         return (
             f"no model was better than {before.tokens_per_step:.2f} tokens per step at a loss of at most "
-            f"{before.loss + self.settings.max_loss_increase:.3f}; the evaluation with most tokens per step had "
+            f"{before.loss + self.settings.max_loss_increase:.3f}; {named} had "
             f"{closest}, and {self.place.folder / RECORD} has them all: begin a new training on the folder's text "
             f"(--resume) {remedy}"
         )

@@ -48,6 +48,18 @@ class ConsistencyRun:
     best: int = 0
     previous: JacobiEvaluation | None = None
 
+    @property
+    def closest(self) -> JacobiEvaluation:
+        """The evaluation closest to a better model than the original, if no loss was low enough.
+
+        It has the least loss of those with more tokens per step than the original; without any, most tokens per step.
+        """
+        (_, before), *others = self.evaluations
+        faster = [found for _, found in others if found.tokens_per_step > before.tokens_per_step]
+        if faster:
+            return min(faster, key=lambda found: found.loss)
+        return max((found for _, found in others), key=lambda found: found.tokens_per_step)
+
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """Return the run of which ``facts`` are the fields, read from JSON."""

@@ -16,12 +16,12 @@ Laws:
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specdec.errors import PluginError, describe
+from specdec.configuration.base import Configuration
+from specdec.errors import PluginError
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
@@ -45,7 +45,7 @@ class Verdict:
                 raise PluginError(f"illegal verdict: node {node} is not the candidate for token {token} below {parent}")
 
 
-class Verifier(BaseModel, ABC):
+class Verifier(Configuration, ABC):
     """An acceptance rule: configuration and one method.
 
     ``lossless`` and ``reads_q`` must be declared. A wrong promise changes the text silently:
@@ -60,22 +60,10 @@ class Verifier(BaseModel, ABC):
             depend on the drafts, and a proposer may know that noise.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     lossless: ClassVar[bool]
     reads_q: ClassVar[bool]
     stays_on_the_text: ClassVar[bool] = False
     is_keyed: ClassVar[bool] = False
-
-    def __init__(self, **options: Any) -> None:
-        """Raises PluginError for unknown options and wrong values; ``model_validate`` raises pydantic's error."""
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise PluginError(f"{type(self).__name__} refused: {describe(error, type(self))}") from None
-
-    # pydantic calls an ``__init__`` without this mark from ``model_validate`` too
-    vars(__init__)["__pydantic_base_init__"] = True
 
     @abstractmethod
     def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:

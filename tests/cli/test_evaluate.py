@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,6 +185,9 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
             ("compare", "jacobi", "--report", "out.pdf"),
             "the report out.pdf is a web page: give a file that ends in .html",
         ),
+        (("compare", "jacobi", "--report", "{pipe}", "--csv", "/nowhere/out.csv"), "/nowhere/out.csv can't be written"),
+        (("compare", "jacobi", "--report", "/dev/stdout", "--csv", "/nowhere/out.csv"), "/nowhere/out.csv can't be"),
+        (("compare", "jacobi", "--report", "{pipe}.HTML", "--csv", "/nowhere/out.csv"), "/nowhere/out.csv can't be"),
         (("compare", "jacobi", "--run", "{broken}"), "is not a run file"),
         (("compare", "jacobi", "--temperature", "-1"), "temperature"),
         (("compare", "jacobi", "--numerics", "good"), "numerics='good': it must be one of auto, exact, fast"),
@@ -201,7 +205,8 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, arguments: Any, fault: str) -> None:
-    names = {"empty": tmp_path / "empty.jsonl", "broken": tmp_path / "broken.jsonl"}
+    names = {"empty": tmp_path / "empty.jsonl", "broken": tmp_path / "broken.jsonl", "pipe": tmp_path / "pipe"}
+    os.mkfifo(names["pipe"])
     names["empty"].write_text("")
     names["broken"].write_text('{"prompt": "good"}\n{')
     code, out, err = run(*(argument.format(**names) for argument in arguments))

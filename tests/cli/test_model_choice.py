@@ -155,6 +155,7 @@ def test_an_unquoted_prompt_is_answered_with_quotes(run: Any) -> None:
 def test_a_value_without_its_option_is_answered_with_the_option(run: Any) -> None:
     assert run("serve", "smollm2")[2].endswith("(smollm2)\nGive a model with --model, a strategy with --proposer.\n")
     assert run("demo", "smollm2")[2].endswith("(smollm2)\nGive a model with --model.\n")
+    assert "Give" not in run("tune", "jacobi", "smollm2")[2]
 
 
 def test_the_built_in_model_is_torchs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

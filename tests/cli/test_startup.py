@@ -44,7 +44,7 @@ MISSPELT = [
     (["demo", "--max-new-tokens", "0"], "--max-new-tokens 0: it must be at least 1"),
     (["demo", "--model", "/no/such/model"], "there is no such folder"),
     (["compare", "lookahed"], "did you mean lookahead?"),
-    (["compare", "jacobi", "medusa:head=/no/such/head"], "/no/such/head has neither model.safetensors"),
+    (["compare", "jacobi", "medusa:head=/no/such/head"], "there is no folder /no/such/head"),
     (["compare", "jacobi", "--verifier", "mach"], "did you mean match?"),
     (["compare", "jacobi", "--temperature", "-1"], "temperature=-1"),
     (["compare", "jacobi", "--numerics", "good"], "numerics='good'"),

@@ -72,6 +72,8 @@ def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_
         ["--block-size", "1"],
         ["--learning-rate", "0"],
         ["--learning-rate", "nan"],
+        ["--ar-weight", "nan"],
+        ["--ar-weight", "inf"],
         ["--max-loss-increase", "nan"],
         ["--device", "nowhere"],
     ],

@@ -132,5 +132,5 @@ def test_what_is_no_schema_or_too_large_is_refused_before_it_is_compiled() -> No
     for make in (Regex, Grammar, lambda text: Choice([text])):
         with pytest.raises(RequestError, match="at most 262,144"):
             make("a" * 300_000)
-    with pytest.raises(RequestError, match="Choice refused: ValidationError: options"):
+    with pytest.raises(RequestError, match="Choice refused: options="):
         Choice([])

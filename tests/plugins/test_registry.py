@@ -49,6 +49,15 @@ class Mine(Proposer):
         raise NotImplementedError
 
 
+class WithPath(Mine):
+    """A strategy with a constructor of its own."""
+
+    path: str
+
+    def __init__(self, path: str, **options: Any) -> None:
+        super().__init__(path=path, **options)
+
+
 class Unfinished(Proposer):
     """``start`` is missing."""
 
@@ -68,7 +77,7 @@ def module_offering(mapping: object) -> SimpleNamespace:
 @pytest.fixture(name="registry")
 def _registry() -> Registry:
     made = Registry()
-    made.register(module_offering({"mine": Mine}), "mine-dist")
+    made.register(module_offering({"mine": Mine, "with_path": WithPath}), "mine-dist")
     return made
 
 
@@ -132,6 +141,9 @@ def test_the_built_ins_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ('mine:mode="a=b"', Mine(mode="a=b")),
         ("mine:mode=a=b", Mine(mode="a=b")),
         ("mine:mode=", Mine(mode="")),
+        ("mine:mode=12,size=5", Mine(mode="12", size=5)),
+        ("with_path:path=12", WithPath("12")),
+        ("with_path:path=12,size=5", WithPath("12", size=5)),
     ],
 )
 def test_a_string_names_a_plug_in_with_its_options(registry: Registry, given: str, expected: Mine) -> None:
@@ -156,6 +168,10 @@ def test_a_string_names_a_plug_in_with_its_options(registry: Registry, given: st
             "mine:size=big,eager=perhaps",
             "options of proposer 'mine' refused: size='big': input should be a valid integer, unable to parse string "
             "as an integer; eager='perhaps': input should be a valid boolean, unable to interpret input",
+        ),
+        (
+            "with_path:path=a,size=0",
+            "options of proposer 'with_path' refused: size=0: input should be greater than or equal to 1",
         ),
     ],
 )
@@ -450,7 +466,7 @@ def test_a_distribution_that_offers_a_name_twice_is_refused_the_second_time(regi
     assert message == (
         "plug-in mine-dist, hook specdec_proposers, name 'mine': another entry point of mine-dist offers it: rename one"
     )
-    assert [plugin.name for plugin in registry.plugins] == ["mine"]
+    assert [plugin.name for plugin in registry.plugins] == ["mine", "with_path"]
 
 
 def failing() -> object:

@@ -41,6 +41,9 @@ def test_an_origin_that_no_page_can_have_is_refused() -> None:
     Access(cors_origin=["https://example.org", "*"]).check()
     with pytest.raises(RequestError, match=r"^--cors-origin 'example\.org': give an origin such as "):
         Access(cors_origin=["example.org"]).check()
+    for path in ("/", "/page"):
+        with pytest.raises(RequestError, match=r"^--cors-origin .*: leave out the path: https://example\.org:8080$"):
+            Access(cors_origin=[f"https://example.org:8080{path}"]).check()
 
 
 def test_the_command_says_what_it_does_and_why_it_ends(

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
+from specdec.cli.model_choice import ModelChoice
+from specdec.comparison.options import ComparisonOptions
+from specdec.comparison.session import open_by_name
 from specdec.strategies.signals import Hidden, TopK
 from tests.support import families
 
@@ -50,6 +53,25 @@ def test_a_strategy_that_is_bound_to_something_else_is_refused_when_the_generato
         Generator(ToyModel.random(), proposer=proposer)
     assert fault in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Unreadable(Proposer):
+    def check_files(self) -> None:
+        raise OSError("no such device")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda proposer: Generator("model", proposer=proposer),
+        lambda proposer: open_by_name("model", None, {"mine": proposer}, ComparisonOptions.make({})),
+        lambda proposer: ModelChoice("model").load(proposer),
+    ],
+)
+def test_an_error_in_a_check_of_files_names_the_strategy(load: Callable[[Proposer], object]) -> None:
+    fault = "checking the files of proposer Unreadable failed with OSError: no such device"
+    with pytest.raises(PluginError, match=fault):
+        load(Unreadable())
 
 
 def test_declarations_may_come_in_any_collection() -> None:
