@@ -72,7 +72,7 @@ def top_two(values: torch.Tensor) -> torch.Tensor:
 
 
 def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]]:
-    """The indices and values of ``topk`` of ``(rows, columns, size)``, as lists; copied from a device in one transfer."""
+    """The indices and values of ``topk`` of ``(rows, columns, size)``, as lists; one transfer from a device."""
     if lists := host_top_lists(values, k):
         return lists
     found, indices = _topk_by_torch(values, k)
