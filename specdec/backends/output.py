@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from specdec.models.state_rows import rows_at
-from specdec.sampling.topk import Top, top_ids, top_lists, topk
+from specdec.sampling.topk import Top, host_top_lists, top_ids, top_lists, topk
 
 States = Sequence[torch.Tensor] | torch.Tensor  # a row's at [row], (nodes, layers, size)
 
@@ -21,8 +21,8 @@ class Output:
         layers: those of ``hidden``, in order.
         num_reread: by row, the committed tokens that the pass read again; empty if there are none.
         num_passes: passes of the model; several if rows of models with states don't share one.
-        num_top: if set, ``top_ids`` also copies this many top-k logits from a device, for a later
-            ``top_logits(num_top)``.
+        num_top: if set, ``top_ids`` also keeps this many top-k logits for a later ``top_logits(num_top)``: found in the
+            same search on a CPU, and copied together with the ids from a device.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Output:
     def _top_ids(self) -> list[list[int]]:
         """``top_ids`` of all rows, in the only copy to the host of a greedy step."""
         if self.logits.is_cpu:
-            if self.num_top and (top := top_lists(self.logits, self.num_top)):
+            if self.num_top and (top := host_top_lists(self.logits, self.num_top)):
                 self._top_logits[self.num_top] = top
                 return [[best[0] for best in row] for row in top[0]]
             return top_ids(self.logits)
@@ -75,13 +75,13 @@ class Output:
         """The top-k ids and their probabilities, ``(rows, columns, k)`` each; copied to the host once a pass."""
         if k not in self._top:
             probs = self.logits.softmax(-1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
-            self._top[k] = _copied(*topk(probs, k))
+            self._top[k] = top_lists(probs, k)
         return self._top[k]
 
     def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
         """The top-k ids and their logits, ``(rows, columns, k)`` each; copied to the host once a pass."""
         if k not in self._top_logits:
-            self._top_logits[k] = top_lists(self.logits, k) or _copied(*topk(self.logits, k))
+            self._top_logits[k] = top_lists(self.logits, k)
         return self._top_logits[k]
 
     def fetch(self, places: Sequence[tuple[int, int]]) -> None:
@@ -96,12 +96,6 @@ class Output:
         """The logits at a node, ``(vocab,)``: on the host if fetched, else on the model's device."""
         fetched = self._fetched.get((row, node))
         return self.logits[row, self.column_of[node]] if fetched is None else fetched
-
-
-def _copied(values: torch.Tensor, ids: torch.Tensor) -> tuple[list[Any], list[Any]]:
-    """Ids and values on the host, in one transfer."""
-    both = torch.stack([ids.double(), values.double()]).cpu()
-    return both[0].long().tolist(), both[1].tolist()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from specdec.heads.files import (
     FILES,
     MISUNDERSTOOD,
     TargetWeights,
-    check_folder,
     check_target,
     layer_settings,
     load_tensors,
@@ -28,24 +27,13 @@ from specdec.heads.files import (
 from specdec.heads.kinds import STRATEGIES
 from specdec.heads.p_eagle import PEagleHead
 
-_REMEDIES = {
+REMEDIES = {
     "eagle3": "give the folder of an EAGLE-3 head that was trained for this model",
     "peagle": "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model",
 }
-_REMEDY = _REMEDIES["eagle3"]
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-def check_head(folder: Path) -> None:
-    """Refuse a folder without the files of a head; see ``check_folder``."""
-    check_folder(folder, _REMEDY)
-
-
-def check_p_eagle_head(folder: Path) -> None:
-    """Refuse a folder without the files of a P-EAGLE head; see ``check_folder``."""
-    check_folder(folder, _REMEDIES["peagle"])
 
 
 def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3Head:
@@ -65,7 +53,7 @@ def read_p_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -
 
 
 def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) -> Eagle3Head:
-    remedy = _REMEDIES[kind]
+    remedy = REMEDIES[kind]
     settings = read_config(folder, remedy)
     files = read_tensors(folder, FILES, remedy)
     tensors = {_official_name(name): tensor for name, tensor in files.items()}
@@ -129,10 +117,10 @@ def _check_kind(folder: Path, settings: dict[str, Any], tensors: Mapping[str, to
         found = f"{_OTHER_KINDS.get(kind, f'a {kind}')} head, which specdec doesn't read"
         if kind in STRATEGIES:
             found = f"a head that {STRATEGIES[kind]}:head=FOLDER reads"
-        raise ModelError(f"{folder} holds {found}: {_REMEDIES[needed]}")
+        raise ModelError(f"{folder} holds {found}: {REMEDIES[needed]}")
     layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
     if needed == "eagle3" and layers != 1:
-        raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {_REMEDY}")
+        raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {REMEDIES[needed]}")
 
 
 def _official_name(name: str) -> str:

@@ -12,7 +12,6 @@ from specdec.heads.files import (
     FILES,
     MISUNDERSTOOD,
     TargetWeights,
-    check_folder,
     check_target,
     layer_settings,
     load_tensors,
@@ -20,12 +19,7 @@ from specdec.heads.files import (
     read_tensors,
 )
 
-_REMEDY = "give the folder of an EAGLE head that was trained for this model"
-
-
-def check_eagle_head(folder: Path) -> None:
-    """Refuse a folder without the files of a head; see ``check_folder``."""
-    check_folder(folder, _REMEDY)
+REMEDY = "give the folder of an EAGLE head that was trained for this model"
 
 
 def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> EagleHead:
@@ -37,21 +31,21 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
         ModelError: the folder holds no head of EAGLE or EAGLE-2, or one of another target; with what was found and
             needed.
     """
-    settings = read_config(folder, _REMEDY)
-    files = read_tensors(folder, FILES, _REMEDY)
+    settings = read_config(folder, REMEDY)
+    files = read_tensors(folder, FILES, REMEDY)
     tensors = {name.removeprefix("model.").replace("layers.0.", "midlayer."): files[name] for name in files}
     try:
         _check_kind(folder, settings, tensors)
         config = _config_of(settings, tensors)
-        check_target(folder, config.vocab_size, config.hidden_size, target, _REMEDY)
+        check_target(folder, config.vocab_size, config.hidden_size, target, REMEDY)
         head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype)
     except MISUNDERSTOOD as error:
         raise ModelError(
-            f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
+            f"the head in {folder} has an incomplete or unknown configuration ({error}): {REMEDY}"
         ) from error
     if "lm_head.weight" not in tensors:
         tensors["lm_head.weight"] = target.output()
-    load_tensors(folder, head, tensors, _REMEDY)
+    load_tensors(folder, head, tensors, REMEDY)
     return head.eval().requires_grad_(False)
 
 
@@ -60,7 +54,7 @@ def _check_kind(folder: Path, settings: dict[str, Any], tensors: dict[str, torch
         raise ModelError(f"{folder} holds an EAGLE-3 head: draft with eagle3:head={folder}")
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:
-        raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE heads have one: {_REMEDY}")
+        raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE heads have one: {REMEDY}")
 
 
 def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> EagleConfig:
@@ -84,7 +78,7 @@ def _empty_head(
     if own is not None and own.shape != embeddings.shape:
         raise ModelError(
             f"the head in {folder} has embeddings of shape {tuple(own.shape)} (needed: {tuple(embeddings.shape)}): "
-            f"{_REMEDY}"
+            f"{REMEDY}"
         )
     device = embeddings.device
     return EagleHead(config, embeddings if own is None else own.to(device), device, dtype)

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from specdec.models.gguf_file import is_gguf
+from specdec.models.model_files import model_file
 
 GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
 # Names that only the command line has.
@@ -32,7 +32,9 @@ def remedy_for_files(name: str) -> str:
     folder = Path(name)
     if name in _IN_PYTHON and not folder.exists():
         return _IN_PYTHON[name]
-    files = sorted(folder.glob("*")) if folder.is_dir() else _cached_files(name)
+    config = model_file(name, CONFIG, is_offline=True)
+    place = folder if config is None else config.parent
+    files = sorted(place.glob("*")) if place.is_dir() else []
     if gguf := [file for file in files if is_gguf(file.name)]:
         return f"It has a GGUF file: give {str(gguf[0])!r}"
     if any(file.name == "openvino_model.xml" for file in files):
@@ -44,17 +46,6 @@ def remedy_for_files(name: str) -> str:
         if file.suffix == ".safetensors" and (fault := _damage(file)):
             return fault
     return _remedy_without_config(folder, files) if lacks_config(folder) else GIVE_A_MODEL
-
-
-def _cached_files(name: str) -> list[Path]:
-    """Return the files of a model in the hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    with suppress(HFValidationError):  # a path
-        if isinstance(config := try_to_load_from_cache(name, CONFIG), str):
-            return sorted(Path(config).parent.glob("*"))
-    return []
 
 
 def lacks_config(folder: Path) -> bool:

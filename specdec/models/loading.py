@@ -18,9 +18,8 @@ from specdec.models.checkpoint_files import (
     remedy_without_hub,
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
-from specdec.models.model_files import model_file
+from specdec.models.model_files import hub_files, model_file
 
-_SECONDS_TO_ANSWER = 5.0
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _MOST_OF_A_REASON = 300
 _DTYPES = "bfloat16", "float16", "float32", "float64"
@@ -153,11 +152,10 @@ def must_be_cached(name: str) -> bool:
     """
     if Path(name).exists():
         return False
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER)
+        hub_files(name)
     except (HfHubHTTPError, HFValidationError):  # an answer, which loading reports in full
         return False
     except Exception as error:  # of any library that makes the connection

@@ -1,7 +1,9 @@
-"""A file of a model that is given by name: in its folder, or on the hub."""
+"""The files of a model that is given by name: in its folder, or on the hub."""
 
 from contextlib import suppress
 from pathlib import Path
+
+_SECONDS_TO_ANSWER = 5.0
 
 
 def model_file(name: str, file: str, is_offline: bool) -> Path | None:
@@ -20,3 +22,13 @@ def model_file(name: str, file: str, is_offline: bool) -> Path | None:
         found = cached_file(name, file, local_files_only=is_offline, _raise_exceptions_for_missing_entries=False)
         return None if found is None else Path(found)
     return None
+
+
+def hub_files(name: str) -> list[str]:
+    """Return the names of a model's files on the hub, asked for once and for five seconds.
+
+    Errors are those of huggingface_hub and of the library that makes the connection.
+    """
+    from huggingface_hub import HfApi
+
+    return [file.rfilename for file in HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER).siblings or ()]

@@ -11,6 +11,7 @@ Top = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, and their probabiliti
 
 _BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
 _WIDTH = 1024  # parts of logits on the host, each of every 1024th
+_MANY = 4  # times k
 
 
 def topk(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,10 +21,19 @@ def topk(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     the k blocks with the largest maxima, so only these are searched.
     """
     size = values.shape[-1]
+    if lists := host_top_lists(values.reshape(1, -1, size), k):
+        indices, found = lists
+        shape = *values.shape[:-1], k
+        return (
+            torch.tensor(found, dtype=values.dtype, device="cpu").reshape(shape),
+            torch.tensor(indices, dtype=torch.long, device="cpu").reshape(shape),
+        )
+    return _topk_by_torch(values, k)
+
+
+def _topk_by_torch(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    size = values.shape[-1]
     k, block = min(k, size), min(_BLOCK, size & -size)
-    if lists := top_lists(values.reshape(1, -1, size), k):
-        found, indices = torch.tensor(lists[1]), torch.tensor(lists[0])
-        return found.reshape(*values.shape[:-1], k), indices.reshape(*values.shape[:-1], k)
     if block < _LEAST_BLOCK or size // block < k:
         return values.max(-1, keepdim=True) if k == 1 else values.topk(k)
     blocks = values.reshape(*values.shape[:-1], -1, block)
@@ -61,7 +71,16 @@ def top_two(values: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.array((numbers[best], max(rest))))
 
 
-def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]] | None:
+def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]]:
+    """The indices and values of ``topk`` of ``(rows, columns, size)``, as lists; one transfer from a device."""
+    if lists := host_top_lists(values, k):
+        return lists
+    found, indices = _topk_by_torch(values, k)
+    both = torch.stack([indices.double(), found.double()]).cpu()
+    return both[0].long().tolist(), both[1].tolist()
+
+
+def host_top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]] | None:
     """The indices and values of ``topk`` of ``(rows, columns, size)``, as lists; None where torch has to search.
 
     Of equals the lowest comes first. It takes few operations, by numpy on one thread: a pass leaves no code in the
@@ -80,7 +99,10 @@ def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]] | Non
     maxima.partition(-k)
     if not all(map(isfinite, chain.from_iterable(maxima[:, -k:].tolist()))):
         return None
-    places = (flat >= maxima[:, -k, None]).ravel().nonzero()[0]
+    least = maxima[:, -k]
+    places = (flat >= least[:, None]).ravel().nonzero()[0]
+    if len(places) > _MANY * k * len(flat):
+        places = _top_places(flat, least, k)
     above: list[list[tuple[float, int]]] = [[] for _ in flat]
     for place, value in zip(places.tolist(), flat.ravel()[places].tolist(), strict=True):
         row, index = divmod(place, size)
@@ -89,3 +111,12 @@ def top_lists(values: torch.Tensor, k: int) -> tuple[list[Any], list[Any]] | Non
     indices, found = [[index for _, index in each] for each in best], [[-value for value, _ in each] for each in best]
     firsts = range(0, len(flat), num_columns)
     return [indices[at : at + num_columns] for at in firsts], [found[at : at + num_columns] for at in firsts]
+
+
+def _top_places(flat: np.ndarray, least: np.ndarray, k: int) -> np.ndarray:
+    """The places in all of ``(columns, size)`` of values above a column's least, and of the first k equal to it."""
+    kept = [
+        np.concatenate(((column > limit).nonzero()[0], (column == limit).nonzero()[0][:k])) + start
+        for column, limit, start in zip(flat, least, range(0, flat.size, flat.shape[1]), strict=True)
+    ]
+    return np.concatenate(kept)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from specdec.heads.eagle_folder import check_eagle_head, read_eagle_head
+from specdec.heads.eagle_folder import REMEDY, read_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.pair_head import PairHead
 from specdec.strategies.eagle3 import Eagle3Proposer
@@ -50,11 +50,9 @@ class EagleProposer(Eagle3Proposer):
     """
 
     name: ClassVar[str] = "eagle"
+    _remedy: ClassVar[str] = REMEDY
 
     head: Path = Field(description="folder of the head")
-
-    def _check(self, folder: Path) -> None:
-        check_eagle_head(folder)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_eagle_head(folder, weights, dtype)

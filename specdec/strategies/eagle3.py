@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from specdec.heads.eagle3_folder import check_head, read_head
-from specdec.heads.files import TargetWeights
+from specdec.heads.eagle3_folder import REMEDIES, read_head
+from specdec.heads.files import TargetWeights, check_folder
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.strategies.base import Engine, Proposer, Tunable
@@ -51,6 +51,7 @@ class Eagle3Proposer(Proposer):
     """
 
     name: ClassVar[str] = "eagle3"
+    _remedy: ClassVar[str] = REMEDIES["eagle3"]
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
 
     head: Path | None = Field(
@@ -67,8 +68,9 @@ class Eagle3Proposer(Proposer):
     )
 
     def check_files(self) -> None:
-        if self.head is not None:
-            self._check(self.head.expanduser())
+        remedy = vars(type(self)).get("_remedy")  # its own, since a subclass may read other files
+        if self.head is not None and remedy is not None:
+            check_folder(self.head.expanduser(), remedy)
 
     def bind(self, host: Host) -> Engine:
         folder = head_folder(host, self.head, self.name)
@@ -88,9 +90,6 @@ class Eagle3Proposer(Proposer):
         runner = host.head_runner(head, None if host.reads_q else top_k, self.dtype == "auto")
         engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
-
-    def _check(self, folder: Path) -> None:
-        check_head(folder)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_head(folder, weights, dtype)

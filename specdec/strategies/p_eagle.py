@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from specdec.heads.drafting import first_pass
-from specdec.heads.eagle3_folder import check_p_eagle_head, read_p_eagle_head
+from specdec.heads.eagle3_folder import REMEDIES, read_p_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.p_eagle_runner import PEagleRunner
@@ -70,6 +70,7 @@ class PEagleProposer(Eagle3Proposer):
     """
 
     name: ClassVar[str] = "p_eagle"
+    _remedy: ClassVar[str] = REMEDIES["peagle"]
 
     head: Path | None = Field(
         default=None,
@@ -80,9 +81,6 @@ class PEagleProposer(Eagle3Proposer):
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 
     dtype: Precision = Field(default="auto", description=f"the head's precision; {AUTO}")
-
-    def _check(self, folder: Path) -> None:
-        check_p_eagle_head(folder)
 
     def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
         return read_p_eagle_head(folder, weights, dtype)

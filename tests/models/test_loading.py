@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 import transformers.utils
+from huggingface_hub import ModelInfo
 from huggingface_hub.errors import HFValidationError
 
 from specdec import Generator, ModelError
@@ -78,9 +79,10 @@ def test_without_a_network_the_cache_serves(
 def test_a_hub_that_answers_is_asked_by_transformers(
     answer: Exception | None, asked: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def model_info(*_: Any, **__: Any) -> None:
+    def model_info(*_: Any, **__: Any) -> ModelInfo:
         if answer is not None:
             raise answer
+        return ModelInfo(id="owner/model")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     with pytest.raises(ModelError, match="that is all"):

@@ -16,6 +16,7 @@ from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.p_eagle_runner import PEagleRunner
 from specdec.heads.pair_cache import PairCache, append
+from specdec.heads.pair_head import PairHead
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
@@ -227,6 +228,17 @@ def test_a_wrong_folder_is_refused_with_a_remedy(model: Any, tmp_path: Path, mis
 def test_eagle3_names_the_strategy_that_reads_the_head(model: Any, folder: Path) -> None:
     with pytest.raises(ModelError, match="holds a head that p_eagle:head=FOLDER reads"):
         Generator(model, proposer=Eagle3Proposer(head=folder))
+
+
+def test_a_subclass_that_reads_other_files_is_not_refused_by_eagle3s_check(tmp_path: Path) -> None:
+    class OtherProposer(Eagle3Proposer):
+        def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
+            raise NotImplementedError
+
+    OtherProposer(head=tmp_path).check_files()
+    for refusing in (Eagle3Proposer, PEagleProposer):
+        with pytest.raises(ModelError, match="has no readable"):
+            refusing(head=tmp_path).check_files()
 
 
 def test_a_head_of_nan_is_left_out_with_a_note(model: Any, tmp_path: Path) -> None:

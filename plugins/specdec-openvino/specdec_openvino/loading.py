@@ -29,7 +29,7 @@ from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.sources.base import ConversionSource, Prove
 from specdec_openvino.sources.checkpoints import CheckpointFolder, GgufFile
-from specdec_openvino.sources.export import Export, is_export
+from specdec_openvino.sources.export import Export
 from specdec_openvino.sources.hub import fetch_export, is_name_of_export
 
 _FOLDER = "openvino"
@@ -124,29 +124,30 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
     name = source.name
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
-    folder = Path(name) if Path(name).is_dir() else _snapshot(name)
-    if folder is not None and is_export(folder) and not (folder / CONFIG).is_file():
-        raise ModelError(f"can't load {name!r}: it has no {CONFIG}: copy the checkpoint's into it")
-    if folder is None or not (folder / CONFIG).is_file():
+    is_offline = must_be_cached(name)
+    if is_name_of_export(name, is_offline):
+        return _export_of(source, is_offline)
+    config = model_file(name, CONFIG, is_offline)
+    if config is None:
         load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
         raise ModelError(f"can't load {name!r}: it has no {CONFIG}")
-    if not is_export(folder):
-        return CheckpointFolder(name, folder, tokenizer)
+    return CheckpointFolder(name, config.parent, tokenizer)
+
+
+def _export_of(source: ModelSource, is_offline: bool) -> Export:
+    """Return an export, which is fetched if it is on the hub; refused dtypes fetch nothing."""
+    name = source.name
     if source.dtype not in {"auto", "float32"}:
         raise ModelError(
             f"dtype={source.dtype!r} is for checkpoints, and {name!r} is an OpenVINO export: use "
             "backend='openvino:precision=bfloat16'"
         )
+    is_folder = Path(name).is_dir()
+    folder = Path(name) if is_folder else fetch_export(name, is_offline)
+    if not (folder / CONFIG).is_file():
+        where = "it" if is_folder else "a folder with its files, and give the folder"
+        raise ModelError(f"can't load {name!r}: it has no {CONFIG}: copy the checkpoint's into {where}")
     return Export(name, folder)
-
-
-def _snapshot(name: str) -> Path | None:
-    """Return the folder in the hub's cache for a hub name; None if it has no configuration."""
-    is_offline = must_be_cached(name)
-    if is_name_of_export(name, is_offline):
-        return fetch_export(name, is_offline)
-    file = model_file(name, CONFIG, is_offline)
-    return None if file is None else file.parent
 
 
 def _graphs_from(origin: ConversionSource, options: OpenVINOOptions, prove: Prove) -> tuple[Graphs, str]:

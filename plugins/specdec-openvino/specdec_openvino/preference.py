@@ -21,12 +21,16 @@ def why_not(source: ModelSource, device: str) -> str:
 
     Whether the model can be converted is found out only by a conversion.
     """
+    if reason := _why_not_on(source.device or "cpu"):  # found without a request to the hub
+        return reason
     is_offline = must_be_cached(source.name)
-    is_exported = is_name_of_export(source.name, is_offline)
-    place = source.device or "cpu" if is_exported else source.torch_device  # torch can't load an export onto a GPU
-    if torch.device(place).type != "cpu":
-        return f"the model is to be on {place}"
-    if is_gguf(source.name) or is_exported:
+    if is_name_of_export(source.name, is_offline):  # which torch can't load onto a GPU
+        return _why_not_in(source.dtype, device)
+    return _why_not_on(source.torch_device) or _why_not_checkpoint(source, device, is_offline)
+
+
+def _why_not_checkpoint(source: ModelSource, device: str, is_offline: bool) -> str:
+    if is_gguf(source.name):
         return _why_not_in(source.dtype, device)
     if model_file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
@@ -38,6 +42,10 @@ def why_not(source: ModelSource, device: str) -> str:
     return _why_not_in(
         source.dtype if source.dtype != "auto" else config.get("dtype", config.get("torch_dtype")), device
     )
+
+
+def _why_not_on(place: str) -> str:
+    return "" if torch.device(place).type == "cpu" else f"the model is to be on {place}"
 
 
 def _why_not_in(dtype: object, device: str) -> str:

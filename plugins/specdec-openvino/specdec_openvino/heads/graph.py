@@ -97,17 +97,22 @@ class HeadShape(NamedTuple):
             "wanted": np.zeros((self.requests, self.wanted), np.int64),
         }
 
-    def outputs(self, config: PairHeadConfig, num_tokens: int, of_cache: np.dtype) -> dict[str, np.ndarray]:
-        """Return room for each output, with keys and values in numbers of the type ``of_cache``."""
+    def outputs(self, config: PairHeadConfig, num_tokens: int | None, of_cache: np.dtype) -> dict[str, np.ndarray]:
+        """Return room for each output, with keys and values in numbers of the type ``of_cache``.
+
+        Args:
+            num_tokens: as of ``HeadGraph``.
+        """
         wanted = self.requests, self.wanted
         of_pairs = self.requests, config.num_key_value_heads, self.rows, config.head_dim
-        return {
+        num_scored = config.draft_vocab_size if num_tokens is None else num_tokens
+        outputs = {
             "next_features": np.zeros((*wanted, config.hidden_size), np.float32),
             "new_keys": np.zeros(of_pairs, of_cache),
             "new_values": np.zeros(of_pairs, of_cache),
-            "log_probs": np.zeros((*wanted, num_tokens), np.float32),
-            "draft_ids": np.zeros((*wanted, num_tokens), np.int64),
+            "log_probs": np.zeros((*wanted, num_scored), np.float32),
         }
+        return outputs if num_tokens is None else {**outputs, "draft_ids": np.zeros((*wanted, num_tokens), np.int64)}
 
 
 _EXAMPLE = HeadShape(2, 3, 2, 5, has_noise=True)

@@ -40,7 +40,8 @@ class OpenVINORunner(HeadRunner):
     ) -> None:
         super().__init__(head, num_tokens)
         self.num_reads = max(_ROWS[-1], _GRAIN // head.config.hidden_size // _ROWS[-1] * _ROWS[-1])
-        graph = HeadGraph(head, None if self.returns_all else self.num_tokens, options, is_quantized)
+        self._num_chosen = None if self.returns_all else self.num_tokens
+        graph = HeadGraph(head, self._num_chosen, options, is_quantized)
         self._graph, self._request = graph, graph.model.create_infer_request()
         self._target_ids, self._embeddings = head.target_ids.numpy(), _raw(head.embeddings.detach())
         self._shape = HeadShape(0, 0, 0, 0, False)
@@ -87,12 +88,11 @@ class OpenVINORunner(HeadRunner):
         if shape == self._shape:
             return
         self._shape, self._inputs = shape, shape.inputs(self.head.config)
-        self._outputs = shape.outputs(self.head.config, self.num_tokens, self._slots[0].dtype)
-        if self.returns_all:
-            del self._outputs["draft_ids"]
+        self._outputs = shape.outputs(self.head.config, self._num_chosen, self._slots[0].dtype)
         for name, values in (self._inputs | self._outputs).items():
             is_cached = name in {"new_keys", "new_values"}
-            self._request.set_tensor(name, self._of_cache(values) if is_cached else ov.Tensor(values, True))
+            tensor = self._of_cache(values) if is_cached else ov.Tensor(values, shared_memory=True)
+            self._request.set_tensor(name, tensor)
 
     def _fill(self, pairs: Pairs) -> None:
         """Write a pass's pairs to the inputs. No pair attends to the rows after them, but NaN there would spread."""

@@ -3,11 +3,12 @@
 from contextlib import suppress
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+from huggingface_hub import snapshot_download
 
 from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models.checkpoint_files import CONFIG
+from specdec.models.model_files import hub_files, model_file
 from specdec_openvino.sources.export import GRAPH, WEIGHTS, is_export
 
 _FETCHED = GRAPH, WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"  # not the tokenizer's graphs
@@ -21,11 +22,11 @@ def is_name_of_export(name: str, is_offline: bool) -> bool:
     """
     if Path(name).exists():
         return is_export(Path(name))
+    config = model_file(name, CONFIG, is_offline=True)
+    if config is not None and ((is_exported := is_export(config.parent)) or any(config.parent.glob("*.safetensors"))):
+        return is_exported
     with suppress(Exception):  # of the name or the connection; loading reports it
-        config = try_to_load_from_cache(name, CONFIG)
-        if isinstance(config, str) and (is_export(folder := Path(config).parent) or any(folder.glob("*.safetensors"))):
-            return is_export(folder)
-        return not is_offline and _is_export(HfApi().list_repo_files(name))
+        return not is_offline and _is_export(hub_files(name))
     return False
 
 
@@ -38,7 +39,10 @@ def fetch_export(name: str, is_offline: bool) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=[*_FETCHED], local_files_only=is_offline))
     except Exception as error:  # of any library that makes the connection, or of the disk
-        raise ModelError(f"can't fetch OpenVINO's export {name!r} from the hub: {in_one_line(error)}") from error
+        raise ModelError(
+            f"can't fetch OpenVINO's export {name!r} from the hub ({in_one_line(error)}): check the connection and the "
+            "disk, or download the repository and give its folder"
+        ) from error
 
 
 def _is_export(files: list[str]) -> bool:

@@ -8,7 +8,9 @@ import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -237,6 +239,8 @@ def test_a_machine_with_a_gpu_runs_exports_too(folder: Path, monkeypatch: pytest
     assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
     with pytest.raises(ModelError, match=passed_over):
         read_model(load_plugins(), "auto", ModelSource(str(folder), "cuda"), TOKENIZER)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
+    assert OpenVINOBackend.declines(ModelSource("owner/model", "cuda")) == "the model is to be on cuda"
 
 
 def test_an_export_in_the_hubs_cache_is_opened_by_its_name(
@@ -245,8 +249,7 @@ def test_an_export_in_the_hubs_cache_is_opened_by_its_name(
     def answer(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route")
 
-    for method in ("model_info", "list_repo_files"):
-        monkeypatch.setattr(huggingface_hub.HfApi, method, answer)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", answer)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     ids = torch.tensor([PROMPTS[0]])
     expected = checkpoint_of(folder).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8)
@@ -265,13 +268,36 @@ def test_an_export_in_the_hubs_cache_is_opened_by_its_name(
     assert len({origin.state("a device") for origin in origins}) == 2
 
 
-def test_what_is_fetched_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [GRAPH, WEIGHTS, "config.json", "openvino/model.safetensors"]
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: files)
+def test_what_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_export = {file.name for file in folder.iterdir()}
+    assert {GRAPH, WEIGHTS, "config.json"} < of_export
+    of_export |= {"tokenizer.json", "tokenizer.model", "merges.txt", "chat_template.jinja"}
+    others = {"openvino_tokenizer.xml", "openvino_tokenizer.bin", "model.onnx", "openvino/model.safetensors"}
+    files = sorted(of_export | others)
+    monkeypatch.setattr(
+        huggingface_hub.HfApi,
+        "model_info",
+        lambda *_, **__: SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files]),
+    )
+    fetched = set[str]()
+
+    def fetch(_: str, allow_patterns: list[str], **__: Any) -> str:
+        fetched.update(file for file in files for pattern in allow_patterns if fnmatch(file, pattern))
+        return str(folder)
+
+    monkeypatch.setattr(hub, "snapshot_download", fetch)
+    with pytest.raises(ModelError, match="dtype='bfloat16' is for checkpoints, and 'owner/exported' is an OpenVINO"):
+        loading._origin_of(ModelSource("owner/exported", dtype="bfloat16"), TOKENIZER)
+    assert not fetched
+    assert isinstance(loading._origin_of(ModelSource("owner/exported"), TOKENIZER), Export)
+    assert fetched == of_export
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"it has no config\.json: copy the checkpoint's into a folder with its files"):
+        loading._origin_of(ModelSource("owner/exported"), TOKENIZER)
     assert hub.is_name_of_export("owner/exported", is_offline=False)
     assert not hub.is_name_of_export("owner/exported", is_offline=True)
     files.append("model.safetensors")
     assert not hub.is_name_of_export("owner/exported", is_offline=False)
     monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: 1 / 0)
-    with pytest.raises(ModelError, match=r"can't fetch OpenVINO's export 'owner/exported' from the hub: .*division"):
+    with pytest.raises(ModelError, match=r"'owner/exported' from the hub \(.*division.*\): check the connection"):
         hub.fetch_export("owner/exported", is_offline=False)
