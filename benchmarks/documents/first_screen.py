@@ -62,12 +62,15 @@ SHOWN = (
     HEADED,
     Shown("openvino", "OpenVINO GenAI"),
     Shown("openvino:prompt_lookup=5,max_ngram_size=3", "OpenVINO GenAI, prompt lookup"),
-    Shown("llamacpp", "llama.cpp"),
     Shown(
-        "llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5", "llama.cpp, n-grams"
+        "openvino:head=…/smollm2-gpu,num_assistant_tokens=8,tree_depth=3,branching_factor=4",
+        "OpenVINO GenAI, the same head",
     ),
+    Shown("llamacpp", "llama.cpp"),
+    Shown(LLAMA_NGRAMS, "llama.cpp, n-grams"),
     Shown("vllm", "vLLM"),
     Shown("vllm:method=suffix", "vLLM, suffix decoding"),
+    Shown("vllm:method=eagle3,model=…/smollm2-gpu,num_speculative_tokens=3", "vLLM, the same head"),
 )
 
 
