@@ -14,7 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.documents import picture
-from benchmarks.documents.first_screen import BASELINE, EXACT, FASTEST, HEADED, RESULTS, ROOT, SHOWN, Shown, with_block
+from benchmarks.documents.first_screen import (
+    BASELINE,
+    EXACT,
+    EXACT_HEADED,
+    FASTEST,
+    HEAD,
+    HEADED,
+    RESULTS,
+    ROOT,
+    SHOWN,
+    Shown,
+    with_block,
+)
 from benchmarks.tables import table
 
 PAGE = ROOT / "benchmarks" / "RESULTS.md"
@@ -173,15 +185,21 @@ def exactness() -> str:
     return _block(heading, lines, names, read("default_float32"))
 
 
+def peers_of(contender: str, names: Iterable[str]) -> list[str]:
+    """Return other engines' contenders; those with a trained head only if the contender has it too."""
+    return [name for name in names if not name.startswith("specdec:") and (HEAD in contender or HEAD not in name)]
+
+
 def losses() -> str:
-    """The default strategy, with a trained head and without, over the best peer, by category of the prompt."""
+    """The default strategy over the best peer, by category of the prompt; with a head, over peers with it too."""
     lines, categories = [], list[str]()
     for path in RESULTS:
         data = json.loads(path.read_text(encoding="utf-8"))
         rows, categories = rows_of(data), list(dict.fromkeys(data["categories"]))
-        peers = [row["by_category"] for name, row in rows.items() if not name.startswith("specdec:")]
-        for shown, what in ((HEADED, "fast, with a head"), (FASTEST, "fast"), (EXACT, "exact")):
+        names = EXACT_HEADED, HEADED, EXACT, FASTEST
+        for shown, what in zip(names, ("exact, with a head", "fast, with a head", "exact", "fast"), strict=True):
             own = rows[shown.contender]["by_category"]
+            peers = [rows[name]["by_category"] for name in peers_of(shown.contender, rows)]
             best = {category: max(peer[category] for peer in peers) for category in categories}
             cells = [f"{own[category] / best[category]:.2f}" for category in categories]
             lines.append([f"{picture.dtype(data)}, {what}", *cells])
