@@ -32,7 +32,8 @@ from specdec.padding import NO_PADDING
 try:
     from specdec_openvino.backend import OpenVINOBackend
     from specdec_openvino.engine.filling import Filling
-    from specdec_openvino.engine.graphs import Compiled, Graphs, Passes
+    from specdec_openvino.engine.graphs import Compiled, Graphs
+    from specdec_openvino.engine.passes import Passes
     from specdec_openvino.options import OpenVINOOptions
 except ImportError as error:
     raise SystemExit("this profiles passes on OpenVINO: pip install ./plugins/specdec-openvino") from error
