@@ -19,6 +19,11 @@ def without_folders(argument: str) -> str:
     return re.sub(r"(^|=)[^=\s]*/", r"\1…/", argument)
 
 
+def without_paths(text: str) -> str:
+    """A text, such as an engine's traceback, with the last part of each absolute path alone."""
+    return re.sub(r"(?<![\w.…/])/[^\s\",]*/", "…/", text)
+
+
 def write(out: Path, report: str, data: dict[str, Any]) -> None:
     """Print a report, and write it as ``OUT.md`` and its data as ``OUT.json``."""
     print(report)

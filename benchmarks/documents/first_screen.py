@@ -39,19 +39,19 @@ class Shown:
         return self.contender.startswith("specdec:")
 
 
+HEAD = "…/smollm2-gpu"  # in a contender with a trained head
 BASELINE = Shown("transformers", "transformers' generate")
 WITHOUT_DRAFTS = Shown("specdec:autoregressive+backend=openvino+numerics=fast", "specdec on OpenVINO, without drafts")
 EXACT = Shown("specdec:auto+backend=openvino+numerics=exact", "specdec on OpenVINO, exact (default)")
 FASTEST = Shown("specdec:auto+backend=openvino+numerics=fast", "specdec on OpenVINO, fast numerics")
 EXACT_HEADED = Shown(
-    "specdec:auto+eagle3:head=…/smollm2-gpu+backend=openvino+numerics=exact",
+    f"specdec:auto+eagle3:head={HEAD}+backend=openvino+numerics=exact",
     "specdec on OpenVINO, exact, with a head",
 )
 HEADED = Shown(
-    "specdec:auto+eagle3:head=…/smollm2-gpu+backend=openvino+numerics=fast",
+    f"specdec:auto+eagle3:head={HEAD}+backend=openvino+numerics=fast",
     "specdec on OpenVINO, fast, with a head",
 )
-HEAD = "…/smollm2-gpu"  # in a contender with a trained head
 LLAMA_NGRAMS = "llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5"
 SHOWN = (
     BASELINE,
@@ -63,7 +63,7 @@ SHOWN = (
     HEADED,
     Shown("openvino", "OpenVINO GenAI"),
     Shown("openvino:prompt_lookup=5,max_ngram_size=3", "OpenVINO GenAI, prompt lookup"),
-    Shown("openvino:head=…/smollm2-gpu,num_assistant_tokens=3", "OpenVINO GenAI, the same head"),
+    Shown(f"openvino:head={HEAD},num_assistant_tokens=3", "OpenVINO GenAI, the same head"),
     Shown("llamacpp", "llama.cpp"),
     Shown(LLAMA_NGRAMS, "llama.cpp, n-grams"),
     Shown("vllm", "vLLM"),

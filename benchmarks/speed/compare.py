@@ -41,7 +41,7 @@ from benchmarks.models import add_model_options, checkpoint, description
 from benchmarks.peers.models import load
 from benchmarks.peers.process import Setup
 from benchmarks.prompts import add_prompt_options, encoded_prompts
-from benchmarks.report import command, without_folders, write
+from benchmarks.report import command, without_folders, without_paths, write
 from benchmarks.speed.contenders import BASELINE, contenders, ladder
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import category_table, cost_table, phase_table, speed_table
@@ -135,11 +135,11 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def renamed(found: Measurement, new: Mapping[str, str]) -> Measurement:
-    """A measurement with other names of its contenders."""
+    """A measurement with other names of its contenders, and without the machine's paths in its failures."""
     return Measurement(
         {new[name]: version for name, version in found.versions.items()},
         [replace(run, contender=new[run.contender]) for run in found.runs],
-        {new[name]: reason for name, reason in found.failures.items()},
+        {new[name]: without_paths(reason) for name, reason in found.failures.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""What could be gained by drafting during the target's pass? An upper bound.
+"""Estimates what could be gained by drafting during the target's pass, in the best case.
 
     python -m benchmarks overlap --model smollm2 --head HEAD [--backend openvino] [--dtype bfloat16]
 

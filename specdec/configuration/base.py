@@ -1,4 +1,4 @@
-"""What the configurations of strategies, acceptance rules and constraints share."""
+"""The base of the configurations of strategies, acceptance rules and constraints."""
 
 from typing import Any, ClassVar
 

@@ -230,12 +230,14 @@ def test_reports_name_contenders_without_folders_unless_two_would_be_the_same():
     assert list(compare.short_names(names).values()) == short
     others = ["vllm:model=/a/head,n=3", "vllm:model=/b/head,n=3"]
     assert list(compare.short_names(others).values()) == others
-    found = Measurement({names[1]: "1.0"}, [run(names[1], 0, 0, 1.0)], {names[2]: "ended"})
+    found = Measurement(
+        {names[1]: "1.0"}, [run(names[1], 0, 0, 1.0)], {names[2]: 'ended: File "/a/b.py", 1 and/or 2/3'}
+    )
     shown = compare.renamed(found, dict(zip(names, short, strict=True)))
     assert (shown.versions, shown.runs[0].contender, shown.failures) == (
         {short[1]: "1.0"},
         short[1],
-        {short[2]: "ended"},
+        {short[2]: 'ended: File "…/b.py", 1 and/or 2/3'},
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether passes over one token are padded, where a change to passes over more tokens takes longer.
+"""The decision to pad passes over one token, where a change to passes over more tokens takes longer.
 
 In padded passes the first draft tokens cost nothing, and no step pays for a change. So padding is decided for stretches
 of steps: it begins once padded passes were expected to win a change there and back, and ends once they were expected
