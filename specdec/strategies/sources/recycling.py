@@ -113,14 +113,29 @@ class RecyclingEngine(Engine):
             order: [self.acceptance_rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT
         }
 
-    def remember(self, pairs: Iterable[tuple[int, int]], successors: Iterable[Successors]) -> None:
-        """Store the successors of pairs of tokens, and of the second of each alone; evicts the oldest entries."""
+    def remember(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        before_root: int,
+        predictions: Mapping[int, Successors],
+    ) -> None:
+        """Store the predictions at nodes of a tree by the node's token, and by the pair of its parent's and its own.
+
+        Evicts the oldest entries.
+
+        Args:
+            tokens, parents: of all nodes of the tree.
+            before_root: the committed token before the root, -1 if there is none.
+            predictions: by node.
+        """
         of_token, of_pair, most = self.of_token, self.of_pair, self._num_pairs
-        for pair, each in zip(pairs, successors, strict=True):
-            token = pair[1]
+        for node, successors in predictions.items():
+            token = tokens[node]
+            pair = (tokens[parents[node]] if node else before_root), token
             of_token.pop(token, None)  # a key that is set again stays where it is
             of_pair.pop(pair, None)
-            of_token[token] = of_pair[pair] = each
+            of_token[token] = of_pair[pair] = successors
             if len(of_pair) > most:
                 del of_pair[next(iter(of_pair))]
             if len(of_token) > most:
@@ -178,9 +193,9 @@ class _RecyclingSource(Source):
     def receive(self, feedback: Feedback) -> None:
         predictions: Mapping[int, Successors] = feedback.signals.get(self._engine.signal, {})
         tree, tokens = feedback.tree, self.request.tokens
-        before_root = len(tokens) - len(feedback.tokens) - 2
-        before = [tokens[before_root] if before_root >= 0 else -1, *(tree.tokens[node] for node in tree.parents[1:])]
-        self._engine.remember([(before[node], tree.tokens[node]) for node in predictions], predictions.values())
+        place = len(tokens) - len(feedback.tokens) - 2
+        before_root = tokens[place] if place >= 0 else -1
+        self._engine.remember(tree.tokens, tree.parents, before_root, predictions)
 
 
 # How often a successor was right, by order and rank: SmolLM2-135M-Instruct, greedy, 40 chat prompts.

@@ -43,10 +43,10 @@ def test_where_it_draws_the_likeliest_is_what_the_noise_makes_of_it() -> None:
     noise = torch.zeros(50)
     noise[4] = 3.0
     engine, request = begun([8, 1], noise)
-    engine.remember([(8, 1)], [((3, 4), (2.0, 1.0))])
+    engine.remember([1], [-1], 8, {0: ((3, 4), (2.0, 1.0))})
     assert engine.start(request).propose(ROOMY).path(1) == [4]
     engine, request = begun([8, 1])
-    engine.remember([(8, 1)], [((3, 4), (2.0, 1.0))])
+    engine.remember([1], [-1], 8, {0: ((3, 4), (2.0, 1.0))})
     assert engine.start(request).propose(ROOMY).path(1) == [3]
 
 
@@ -54,7 +54,7 @@ def test_where_it_draws_the_likeliest_is_what_the_noise_makes_of_it() -> None:
 def test_the_tables_are_bounded_and_keep_what_was_noted_last(num_pairs: int) -> None:
     engine, _ = begun([1], num_pairs=num_pairs)
     for index in range(300):
-        engine.remember([(index % 40, index % 7)], [((index % 5,), (0.0,))])
+        engine.remember([index % 7], [-1], index % 40, {0: ((index % 5,), (0.0,))})
         assert max(len(engine.of_pair), len(engine.of_token)) <= num_pairs
     if num_pairs:
         assert (299 % 40, 299 % 7) in engine.of_pair

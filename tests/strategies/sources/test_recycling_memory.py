@@ -76,7 +76,7 @@ def test_a_generator_that_begins_with_anothers_memory_drafts_what_that_one_would
 def test_forgetting_goes_back_to_the_file(tmp_path: Path) -> None:
     RecyclingMemory({1: ((2,), (1.0,))}, {}).save(tmp_path / "memory", Fingerprint())
     engine = opened(path=tmp_path / "memory")
-    engine.remember([(3, 1)], [((5,), (1.0,))])
+    engine.remember([1], [-1], 3, {0: ((5,), (1.0,))})
     engine.forget()
     assert engine.of_token == {1: ((2,), (1.0,))}
     assert not engine.of_pair
