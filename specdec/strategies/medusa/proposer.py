@@ -32,11 +32,11 @@ class MedusaProposer(Proposer):
     >>> untrained = {f"{head}.0.linear.weight": torch.zeros(384, 384) for head in range(2)}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     torch.save(untrained, f"{folder}/medusa_lm_head.pt")
-    ...     generator = Generator(model, tokenizer, proposer=MedusaProposer(head=folder, num_nodes=3))
+    ...     generator = Generator(model, tokenizer, proposer=MedusaProposer(head=folder, num_nodes=2))
     >>> on_step = lambda record: trees.append(record.outcomes[0].tree)
     >>> chunks = list(generator.stream("class Counter", max_new_tokens=8, on_step=on_step))
     >>> [tokenizer.decode([token]) for token in trees[2].tokens], trees[2].parents
-    (['src', 'src', 'src', '4'], [-1, 0, 1, 0])
+    (['src', 'src', 'src'], [-1, 0, 1])
     >>> generator.close()
 
     In the first step no hidden state has been read, and nothing is drafted.
