@@ -2,7 +2,7 @@
 
 SpecdecError
 ├── RequestError    a prompt or a setting that can't be honoured
-├── ModelError      a model or tokenizer that can't be driven
+├── ModelError      a model or tokenizer that isn't supported
 │   ├── HubUnreachableError    the model isn't cached, and the hub can't be reached
 │   └── NoBetterModelError     (specdec.training) no tuned model was better than the original
 ├── NumericsError   the model's logits are not numbers
@@ -35,7 +35,7 @@ class RequestError(SpecdecError):
 
 
 class ModelError(SpecdecError):
-    """A model or tokenizer that can't be driven."""
+    """A model or tokenizer that isn't supported."""
 
 
 class HubUnreachableError(ModelError):
@@ -124,14 +124,15 @@ def describe(error: "ValidationError", model: "type[BaseModel]", elsewhere: Mapp
     faults = []
     for detail in error.errors():
         name = ".".join(map(str, detail["loc"]))
+        message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
             faults.append(f"unknown name {name!r} ({remedy(name, model.model_fields, elsewhere or {})})")
         elif detail["type"] == "missing":
             faults.append(f"{name} has no default: give {name}=…")
         elif name:
-            faults.append(f"{name}={_shown(detail['input'])}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+            faults.append(f"{name}={_shown(detail['input'])}: {message[0].lower()}{message[1:]}")
         else:
-            faults.append(detail["msg"].removeprefix("Value error, "))
+            faults.append(message)
     return "; ".join(faults)
 
 

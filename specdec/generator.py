@@ -51,7 +51,7 @@ class Generator:
         background_work: shorten the passes of long runs in a thread: huge pages on CPUs, static shapes on OpenVINO.
 
     Raises:
-        ModelError: if the model or tokenizer can't be driven, with the reason.
+        ModelError: if the model or tokenizer isn't supported, with the reason.
         PluginError: for an unknown or misconfigured plug-in.
         RequestError: for an unknown or unsupported argument.
 

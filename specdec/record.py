@@ -97,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Retimed:
-    """A size of passes, in tokens of a single row, that take more or less time than passes of that size before."""
+    """A pass size, in tokens of a single row, at which passes have become faster or slower."""
 
     size: int
     is_faster: bool

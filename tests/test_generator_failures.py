@@ -84,7 +84,7 @@ def test_a_prompt_too_long_for_the_models_positions_fails_alone() -> None:
     fits, too_long = generator.generate([[1, 2, 3, 4], [1, 2, 3, 4, 5]], max_new_tokens=6)
     assert (len(fits.token_ids), fits.finish_reason) == (6, "length")
     assert str(too_long.error) == (
-        "the prompt has 5 tokens and max_new_tokens=6 would bring it to 11, but the model can be driven to "
+        "the prompt has 5 tokens and max_new_tokens=6 would bring it to 11, but the model supports "
         "10 positions: shorten one of them"
     )
 
@@ -321,7 +321,7 @@ def test_a_drafter_is_stopped_exactly_once_whatever_ends_its_request() -> None:
 
 def test_a_model_or_tokenizer_that_can_not_be_driven_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match="no backend drives an object of type int: pass a transformers causal language model"
+        ModelError, match="no backend supports an object of type int: pass a transformers causal language model"
     ):
         Generator(5)
     with pytest.raises(ModelError, match=r"tokenizer=5 is not a transformers tokenizer"):

@@ -140,7 +140,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             self.reached[row] = max(self.reached[row], start + width)
 
     def keep(self, row: int, path: Sequence[int]) -> None:
-        """Commit a path of the last forward, root first, in place; a contiguous path isn't moved."""
+        """Commit a path of the last forward, root first: move its nodes to the front, and drop the rejected ones."""
         start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
         moved = [node for to, node in enumerate(path) if to != node]  # all nodes after the first that moves
         if moved:

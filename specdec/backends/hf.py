@@ -121,7 +121,7 @@ class HFBackend(Backend):
     def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> Self:
         if not isinstance(model, PreTrainedModel):
             raise ModelError(
-                f"the hf backend drives a transformers PreTrainedModel, not an object of type {type(model).__name__}"
+                f"the hf backend supports a transformers PreTrainedModel, not an object of type {type(model).__name__}"
             )
         if is_sharded(model) and cls.is_alone:
             raise ModelError(

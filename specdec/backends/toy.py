@@ -78,7 +78,7 @@ class ToyBackend(Backend):
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> "ToyBackend":
         if not isinstance(model, ToyModel):
-            raise ModelError(f"the toy backend drives a ToyModel, not an object of type {type(model).__name__}")
+            raise ModelError(f"the toy backend supports a ToyModel, not an object of type {type(model).__name__}")
         return cls(model, compiler)
 
     def open(self, capacity: int) -> None:

@@ -98,7 +98,7 @@ def _prepared(name: str, console: Console) -> _Prepared:
     """Load one copy of the model per side: specdec may pack its copy's weights, and transformers would gain by that.
 
     Raises:
-        ModelError: for a model that can't be loaded or driven.
+        ModelError: for a model that can't be loaded or isn't supported.
     """
     with status("starting"):
         from specdec.side_by_side.contenders import SpecdecContender, TransformersContender

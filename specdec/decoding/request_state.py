@@ -1,4 +1,4 @@
-"""One request while it is decoded: its tokens, randomness, stopping and commit."""
+"""One request while it is decoded: its tokens, randomness and commit."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from specdec.decoding.contexts import Context
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import RequestPlan
 from specdec.decoding.stats import Stats
-from specdec.errors import PluginError, failure
+from specdec.decoding.stopping import exceeded_limit, meets_stop_condition
+from specdec.errors import PluginError
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
@@ -173,28 +174,17 @@ class RequestState:
         return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
 
     def _end_after(self, token: int) -> None:
-        """Set ``finish_reason`` if the text ends after this token."""
+        """Set ``finish_reason`` if the text ends after this token, which is the last of ``tokens``."""
         try:
-            has_stop_string = self.decoder is not None and self.decoder.push(token)
-        except Exception as error:  # a third party's code
-            self.fail(failure("the tokenizer", error))
-            return
-        try:
-            meets_criterion = self._meets_criterion()
-        except Exception as error:  # a caller's own
-            self.fail(failure("a stopping criterion", error))
-            return
-        try:
+            is_stopped = meets_stop_condition(self.tokens, self.eos_token_ids, self.settings, self.decoder)
             is_complete = self.constraint is not None and self._completes_constraint(self.constraint, token)
-        except Exception as error:  # a limit, or a third party's code
+        except Exception as error:  # a limit, or code of a caller or another library
             self.fail(error)
             return
-        if token in self.eos_token_ids or has_stop_string or meets_criterion or is_complete:
+        if is_stopped or is_complete:
             self.finish_reason = "stop"
-        elif self.num_remaining == 0:
-            self.finish_reason = "length"
-        elif self.settings.max_time is not None and time.perf_counter() - self.began > self.settings.max_time:
-            self.finish_reason = "time"
+        else:
+            self.finish_reason = exceeded_limit(self.num_remaining, time.perf_counter() - self.began, self.settings)
 
     def _completes_constraint(self, state: PathState, token: int) -> bool:
         """Advance the constraint's state; return True if no token may follow."""
@@ -204,14 +194,6 @@ class RequestState:
             )
         self.constraint = state.follow(token) or state  # an end of text is no part of the constrained text
         return self.constraint.is_complete
-
-    def _meets_criterion(self) -> bool:
-        """Return True if any of the caller's criteria ends the text; each runs, since criteria may count calls."""
-        if not self.settings.stopping_criteria:
-            return False
-        input_ids = torch.tensor([self.tokens])
-        met = [bool(criterion(input_ids, None)) for criterion in self.settings.stopping_criteria]
-        return any(met)
 
     def ties(self, tie: float) -> tuple[int, ...]:
         """The indices of new tokens whose runner-up scored at most ``tie`` less."""

@@ -43,7 +43,7 @@ class Stats:
 
     @property
     def tokens_per_step(self) -> float:
-        """tau: new tokens per forward pass; 1 for plain decoding."""
+        """Mean acceptance length: new tokens per forward pass, bonus tokens included; 1 for plain decoding."""
         return self.num_tokens / self.steps if self.steps else 0.0
 
     @property

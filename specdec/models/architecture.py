@@ -72,11 +72,11 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: boo
         takes_states: the backend keeps recurrent and convolutional states.
 
     Raises:
-        ModelError: for a model that can't be driven, with the reason.
+        ModelError: for a model that isn't supported, with the reason.
     """
     name, config = name_of(model), model.config.get_text_config()
     if model.config.is_encoder_decoder:
-        raise ModelError(f"{name} is an encoder-decoder model; specdec drives decoder-only models")
+        raise ModelError(f"{name} is an encoder-decoder model; specdec supports decoder-only models")
     if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, in which dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name, takes_states)
@@ -114,7 +114,7 @@ def _drops_out(module: torch.nn.Module) -> bool:
 
 
 def position_limit(config: Any) -> int | None:
-    """Return the largest number of positions at which the model can be driven; None if its configuration has no limit.
+    """Return the largest number of positions that the model supports; None if its configuration has no limit.
 
     Rotary frequencies of the kind ``longrope`` depend on the longest position of a pass, so beyond their original
     length a token's logits depend on the rest of the pass: the limit is that length. The same is true of Doge's dynamic

@@ -131,7 +131,7 @@ class Recorder:
     """A generator that records traces; ``stages`` are further arguments of ``Generator``, such as ``numerics``.
 
     Raises:
-        ModelError: if the model or tokenizer can't be driven.
+        ModelError: if the model or tokenizer isn't supported.
         PluginError: for an unknown or misconfigured strategy.
     """
 

@@ -26,7 +26,9 @@ _INSTALLED_BY = {
     ("proposers", "successor"): "pip install ./plugins/specdec-example",
 }
 # Names in other engines, in small letters, that are unlike the names here.
-_ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")}
+_ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")} | {
+    ("backends", name): "hf" for name in ("torch", "pytorch", "transformers", "huggingface", "cpu")
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,13 @@ Loaded = TypeVar("Loaded", bound=Backend)
 
 
 def examine(backend: Loaded) -> Loaded:
-    """Find out how a loaded ``HFBackend`` can drive its model; called once, before a row is opened.
+    """Find out how a loaded ``HFBackend`` can decode its model; called once, before a row is opened.
 
     Sets ``shapes``, ``inexact``, ``deviation`` and ``reason``. Other backends, which set these themselves, are returned
     unchanged.
 
     Raises:
-        ModelError: if the model can't be driven losslessly, or not with the compiler's attention; the backend is then
+        ModelError: if the model can't be decoded losslessly, or not with the compiler's attention; the backend is then
             closed.
     """
     if isinstance(backend, HFBackend):
@@ -80,7 +80,7 @@ def _try_out_chains(backend: HFBackend) -> SelfTestResult:
     """Set the backend to chains only, because of its ``reason``, and test these.
 
     Raises:
-        ModelError: if the backend doesn't support chains, or the model can't be driven with them.
+        ModelError: if the backend doesn't support chains, or the model can't be decoded with them.
     """
     if backend.no_chains:
         raise ModelError(f"{backend.no_chains}: {backend.reason}; use backend='hf'")
@@ -140,4 +140,4 @@ def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:
     both = with_trees if with_chains == with_trees else f"with trees, {with_trees}; with chains, {with_chains}"
     with lock_of(model):
         why = why_no_decoder(model) or "; ".join(filter(None, [both, products_of(model).inexact]))
-    return f"{name_of(model)} can't be driven losslessly: {why}"
+    return f"{name_of(model)} can't be decoded losslessly: {why}"

@@ -137,7 +137,7 @@ class RequestBuilder:
         if shapes.max_positions is not None and needed > shapes.max_positions:
             raise RequestError(
                 f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would bring "
-                f"it to {needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
+                f"it to {needed}, but the model supports {shapes.max_positions} positions: shorten one of them"
             )
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(

@@ -160,4 +160,4 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )
-    raise ModelError(f"no backend drives an object of type {type(model).__name__}: {remedy}{registry.faults()}")
+    raise ModelError(f"no backend supports an object of type {type(model).__name__}: {remedy}{registry.faults()}")

@@ -69,7 +69,7 @@ class Binding:
         contexts: of the target.
 
     Raises:
-        ModelError: if the model or tokenizer can't be driven, with the reason.
+        ModelError: if the model or tokenizer isn't supported, with the reason.
         PluginError: for an unknown backend, or a proposer that fails.
     """
 

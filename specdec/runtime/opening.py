@@ -101,7 +101,7 @@ def open_model(
     """Bind a model object, or a model given by name, with a backend that is preferred to torch if one can drive it.
 
     Raises:
-        ModelError: if the model or tokenizer can't be driven, with the reason.
+        ModelError: if the model or tokenizer isn't supported, with the reason.
         PluginError: for an unknown backend, or a proposer that fails.
         RequestError: for a device or dtype that is unavailable.
 

@@ -132,11 +132,11 @@ class Engine:
         """
 
     def rest(self, num_rows: int) -> int:
-        """Return for how many of the next steps at most forced text would be drafted.
+        """Return the number of following steps for which drafting is switched off, except for forced text.
 
-        A loop whose own calls cost time may leave out this many calls of ``propose_many`` and ``learn``, and then has
-        to: they count as made. It calls this before it reads the texts of a step. If the number of requests has
-        changed, the outcomes of the last drafts may be lost.
+        For loops outside specdec in which calling the engine itself takes time. After this call the loop has to skip
+        that many calls of ``propose_many`` and ``learn``, since the engine counts them as made. If the number of
+        requests has changed, the outcomes of the last drafts may be lost.
 
         Args:
             num_rows: number of requests in the next step.

@@ -48,7 +48,7 @@ def measure_draft_costs(
         timer: times the passes.
 
     Raises:
-        SpecdecError: the model can't be driven.
+        SpecdecError: if the model isn't supported.
     """
     timer = timer or Timer()
     with (

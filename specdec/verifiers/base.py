@@ -49,7 +49,7 @@ class Verifier(Configuration, ABC):
     """An acceptance rule: configuration and one method.
 
     ``lossless`` and ``reads_q`` must be declared. A wrong promise changes the text silently:
-    ``specdec.testing.check_verifier`` tests ``lossless`` and ``stays_on_the_text``.
+    ``specdec.testing.check_verifier`` tests ``lossless`` and, of lossless rules, ``stays_on_the_text``.
 
     Attributes:
         lossless: the emitted text has the target's own distribution.

@@ -9,7 +9,7 @@ from specdec.verifiers.base import Verdict, Verifier
 
 
 class MatchVerifier(Verifier):
-    """Draw y ~ p at each node and descend to the child y, until there is none.
+    """Draw y ~ p at each node and descend to the child y, until there is none: that y is the bonus token.
 
     The emitted tokens are samples from the target, whose number depends on these tokens and on a tree drawn without
     knowledge of the noise: lossless for any tree. With noise keyed by position the text equals plain decoding token for

@@ -44,7 +44,7 @@ def test_rotary_frequencies_that_switch_limit_the_positions() -> None:
     )
     generator = Generator(model, proposer="jacobi")
     assert len(generator.generate([1, 2, 3], max_new_tokens=37).token_ids) == 37
-    with pytest.raises(RequestError, match="can be driven to 40 positions"):
+    with pytest.raises(RequestError, match="the model supports 40 positions"):
         generator.generate([1, 2, 3], max_new_tokens=38)
 
 
@@ -56,7 +56,7 @@ def test_dynamic_masks_limit_the_positions(dtype: torch.dtype) -> None:
     expected = decode_model(model, [1, 2, 3, 1, 2], 55, None, eos=())
     assert [text[:4] for text in texts] == [expected[:4]] * 2
     assert dtype != torch.float32 or texts == [expected] * 2  # in bfloat16 near-ties may fall otherwise
-    with pytest.raises(RequestError, match="can be driven to 60 positions"):
+    with pytest.raises(RequestError, match="the model supports 60 positions"):
         Generator(model).generate([1, 2, 3, 1, 2], max_new_tokens=56)
 
 

@@ -81,8 +81,8 @@ class FullyShardedDataParallel(Holder):
 @pytest.mark.parametrize(
     ("wrap", "remedy"),
     [
-        (Holder, r"it holds a LlamaForCausalLM, which Generator\(it\.pretrained_model\) drives"),
-        (Pipeline, r"it holds a LlamaForCausalLM, which Generator\(it\.model, it\.tokenizer\) drives"),
+        (Holder, r"it holds a LlamaForCausalLM, which Generator\(it\.pretrained_model\) supports"),
+        (Pipeline, r"it holds a LlamaForCausalLM, which Generator\(it\.model, it\.tokenizer\) supports"),
         (FullyShardedDataParallel, "its weights are sharded and flattened: save its full state dict"),
         (lambda _: torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), "pass the model that it was traced from"),
         (lambda _: object(), "pass a transformers causal language model"),
@@ -92,7 +92,7 @@ class FullyShardedDataParallel(Holder):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch says so of traces
 def test_other_holders_are_refused_with_what_to_give(wrap: Wrap, remedy: str) -> None:
     with pytest.raises(
-        ModelError, match=rf"no backend drives an object of type \w+: (a traced model has no cache: )?{remedy}"
+        ModelError, match=rf"no backend supports an object of type \w+: (a traced model has no cache: )?{remedy}"
     ):
         Generator(wrap(llama()))
 

@@ -193,6 +193,7 @@ def test_a_misspelt_name_is_refused_with_the_nearest_ones() -> None:
     for kind, given, meant in (
         ("proposers", "eagel", "did you mean eagle or eagle3 or p_eagle? "),
         ("proposers", "ngram", "did you mean prompt_lookup? "),
+        ("backends", "torch", "did you mean hf? "),
         ("proposers", "banana", ""),
         ("proposers", "tree", ""),
         ("proposers", "speculative", ""),
@@ -526,7 +527,7 @@ def test_where_no_backend_takes_a_model_each_broken_third_party_has_a_line(monke
     with pytest.raises(ModelError) as caught:
         Generator(object())
     first, *lines = str(caught.value).splitlines()
-    assert first.startswith("no backend drives an object of type object")
+    assert first.startswith("no backend supports an object of type object")
     assert lines == ["no-import is installed but broken: ImportError: no module named 'left_pad'"]
 
 

@@ -41,7 +41,7 @@ def pali_gemma() -> PreTrainedModel:
     ids=["roberta", "roberta-encoder", "camembert", "bert-encoder", "paligemma"],
 )
 def test_the_refusal_says_what_the_models_own_forward_does(model: Any, reason: str) -> None:
-    with pytest.raises(ModelError, match=f"can't be driven losslessly: {reason}"):
+    with pytest.raises(ModelError, match=f"can't be decoded losslessly: {reason}"):
         Generator(model())
 
 

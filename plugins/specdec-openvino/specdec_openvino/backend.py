@@ -104,7 +104,7 @@ class OpenVINOBackend(Backend):
             engine = ModelEngine(model, loading.graphs_of(model, options, _prover(options)), options, shapes)
         else:
             raise ModelError(
-                f"the openvino backend drives a transformers PreTrainedModel, or the folder of one, not an object of "
+                f"the openvino backend supports a transformers PreTrainedModel, or the folder of one, not an object of "
                 f"type {type(model).__name__}"
             )
         return cls(engine, compiler.bit_exact)

@@ -218,7 +218,7 @@ def test_what_cannot_be_brought_together_is_refused_with_the_remedy(built_in: tu
     assert "supports chains only" in refusal(
         lambda: Generator(families.make("LlamaConfig", families.SMALL), proposer=tree)
     )
-    assert "no backend drives an object of type dict" in refusal(
+    assert "no backend supports an object of type dict" in refusal(
         lambda: Generator(model, tokenizer, proposer=DraftModelProposer(model={}))
     )
 
