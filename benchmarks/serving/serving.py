@@ -236,7 +236,7 @@ async def put_load(
 
 def line(summary: Summary) -> str:
     """The figures of one load."""
-    first, token = (each.as_dict() or {} for each in (summary.first, summary.per_token))
+    first, token = (summary.as_dict()[name] or {} for name in ("first", "per_token"))
     speed = f"{summary.load:11} {summary.num_succeeded}/{summary.num_requests} {summary.tokens_per_second:7.1f} tok/s"
     waits = f"first {first.get('p50')} p99 {first.get('p99')}, token {token.get('p50')} p99 {token.get('p99')}"
     return f"{speed}, {waits} {summary.failures or ''}"

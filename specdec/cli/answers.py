@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specdec.decoding.result import Chunk
 
 _FENCE = re.compile("(`{3,}|~{3,})[^`]*")
-_COLOURS = "cyan", "magenta", "green", "yellow", "blue"
+COLOURS = "cyan", "magenta", "green", "yellow", "blue"  # of the tokens of multi-token steps, in turn
 
 
 class AnswerWriter(Protocol):
@@ -50,7 +50,7 @@ class ColouredWriter:
     def add(self, chunk: "Chunk") -> None:
         style = ""
         if len(chunk.token_ids) > 1:
-            style, self._num_steps = _COLOURS[self._num_steps % len(_COLOURS)], self._num_steps + 1
+            style, self._num_steps = COLOURS[self._num_steps % len(COLOURS)], self._num_steps + 1
         self._console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
         self._console.file.flush()
 

@@ -21,7 +21,7 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import status
-from specdec.cli.prompt_set import BUILT_IN, PromptSet
+from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
 from specdec.errors import plural
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     choice: ModelChoice = USUAL,
     proposer: ProposerOption = "lookahead",
     verifier: Verifier = "match",
-    prompts: PromptSet = BUILT_IN,
+    prompts: ChatPromptSet = BUILT_IN_CHATS,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,

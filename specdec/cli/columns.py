@@ -11,10 +11,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from specdec.cli.answers import COLOURS
+
 if TYPE_CHECKING:
     from specdec.side_by_side.contenders import Answer
 
-_COLOURS = ("cyan", "magenta", "green", "yellow", "blue")  # of tokens of the same pass
 _REFRESH = 0.05  # seconds between two frames
 _LEAST_LINES = 3  # of text in a panel
 _BELOW = 4  # lines below the text: borders, the last line, and the cursor's
@@ -38,7 +39,7 @@ class Column:
         whole = printable(self._tokenizer.decode(self._ids, skip_special_tokens=True))
         if whole.endswith("\N{REPLACEMENT CHARACTER}"):  # a character that the next tokens complete
             return
-        style = _COLOURS[self._num_passes % len(_COLOURS)] if len(ids) > 1 else ""
+        style = COLOURS[self._num_passes % len(COLOURS)] if len(ids) > 1 else ""
         self._num_passes += len(ids) > 1
         self._text.append(whole[len(self._text) :], style=style)
 

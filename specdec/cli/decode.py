@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
+from specdec.cli.answers import ColouredWriter, PlainWriter
 from specdec.cli.constraint_options import UNCONSTRAINED, ConstraintOptions
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.option_groups import OptionGroup
@@ -30,6 +30,9 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError, plural
+
+if TYPE_CHECKING:
+    from specdec.decoding.result import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +131,18 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     return text
 
 
-def print_stream(console: Console, chunks: Iterator[Any], before_text: Callable[[], None] = lambda: None) -> Any:
+def print_stream(console: Console, chunks: Iterator["Chunk"], before_text: Callable[[], None]) -> Any:
     """Print text as it is committed; the tokens of a multi-token step share a colour. Pipes get plain text.
 
     ``before_text`` is called before each piece of text if the output is a terminal.
     """
-    colours = _colours()
+    writer = ColouredWriter(console) if console.is_terminal else PlainWriter(console)
     for chunk in chunks:
         if console.is_terminal:
             before_text()
-            style = next(colours) if len(chunk.token_ids) > 1 else ""
-            console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
-        else:  # the exact text, since rich would expand tabs and drop control characters
-            console.file.write(chunk.text)
-        console.file.flush()
-    console.print()
+        writer.add(chunk)
+    writer.end()
     return chunk.result
-
-
-def _colours() -> Iterator[str]:
-    while True:
-        yield from ("cyan", "magenta", "green", "yellow", "blue")
 
 
 def _sources(stats: Any) -> Iterator[str]:

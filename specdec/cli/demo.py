@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
     from specdec.side_by_side.agreement import Agreement
-    from specdec.side_by_side.contenders import Answer, Contender, SpecdecContender, TransformersContender
+    from specdec.side_by_side.contenders import Answer, Contender
     from specdec.side_by_side.questions import Question
     from specdec.side_by_side.verdict import Measured
 
@@ -50,8 +49,8 @@ def demo(
         if max_new_tokens < 1:
             raise RequestError(f"--max-new-tokens {max_new_tokens}: it must be at least 1")
         name = model if model is not None else _real_or_built_in(console)
-        shown = _prepared(name, console)
-    measured = _Show(console, shown, max_new_tokens).run()
+        show = _Show(console, name, max_new_tokens)
+    measured = show.run()
     conclude(console, measured, name)
     if any(each.verdict == "defect" for each in (*measured.agreements, *measured.agreements_without_drafts)):
         raise typer.Exit(EXIT_ERROR)
@@ -81,45 +80,6 @@ def _real_or_built_in(console: Console) -> str:
     return _REAL
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """Contenders, warmed up in ``_Show``; ``engine`` names what runs specdec's passes in the verdict."""
-
-    transformers: "TransformersContender"
-    specdec: "SpecdecContender"
-    without_drafts: "SpecdecContender"
-    tokenizer: Any
-    questions: "tuple[Question, ...]"
-    name: str
-    engine: str
-
-
-def _prepared(name: str, console: Console) -> _Prepared:
-    """Load one copy of the model per side: specdec may pack its copy's weights, and transformers would gain by that.
-
-    Raises:
-        ModelError: for a model that can't be loaded or isn't supported.
-    """
-    with status("starting"):
-        from specdec.side_by_side.contenders import SpecdecContender, TransformersContender
-        from specdec.side_by_side.questions import QUESTIONS, built_in_questions
-
-    model, tokenizer = ModelChoice(model=name, backend="hf").load()
-    ours, plain = _generators(name)
-    engine = "packing the weights" if ours.weights.kernel else "its loop"
-    if type(ours.model) is not type(model):  # another engine's, which reads the checkpoint itself
-        engine = "OpenVINO"
-    return _Prepared(
-        TransformersContender(model),
-        SpecdecContender(ours),
-        SpecdecContender(plain),
-        tokenizer,
-        built_in_questions() if name == _BUILT_IN else QUESTIONS,
-        name,
-        engine,
-    )
-
-
 def _generators(name: str) -> tuple[Any, Any]:
     """specdec with default settings, and without drafts in the same numerics."""
     from specdec.generator import Generator
@@ -132,12 +92,30 @@ def _generators(name: str) -> tuple[Any, Any]:
 
 
 class _Show:
-    """Asks the questions and shows the answers."""
+    """Asks the questions and shows the answers.
 
-    def __init__(self, console: Console, shown: _Prepared, max_new_tokens: int) -> None:
-        self._console, self._shown, self._max_new_tokens = console, shown, max_new_tokens
+    Each side has its own copy of the model: specdec may pack its copy's weights, and transformers would gain by that.
+
+    Raises:
+        ModelError: for a model that can't be loaded or is not supported.
+    """
+
+    def __init__(self, console: Console, name: str, max_new_tokens: int) -> None:
+        with status("starting"):
+            from specdec.side_by_side.contenders import SpecdecContender, TransformersContender
+            from specdec.side_by_side.questions import QUESTIONS, built_in_questions
+
+        self._console, self._name, self._max_new_tokens = console, name, max_new_tokens
         self._is_live = is_live(console)
-        self._ours = "specdec on OpenVINO" if shown.engine == "OpenVINO" else "specdec"
+        model, self._tokenizer = ModelChoice(model=name, backend="hf").load()
+        ours, plain = _generators(name)
+        self._transformers = TransformersContender(model)
+        self._specdec, self._without_drafts = SpecdecContender(ours), SpecdecContender(plain)
+        self._questions = built_in_questions() if name == _BUILT_IN else QUESTIONS
+        # Another engine reads the checkpoint itself.
+        is_torch = type(ours.model) is type(model)
+        self._engine = ("packing the weights" if ours.weights.kernel else "its loop") if is_torch else "OpenVINO"
+        self._ours = "specdec" if is_torch else "specdec on OpenVINO"
 
     def run(self) -> "Measured":
         """Warm each contender up, ask, and compare."""
@@ -145,39 +123,36 @@ class _Show:
         from specdec.side_by_side.verdict import Measured
 
         self._introduce()
-        shown = self._shown
         with status("warming up"):
-            prompt = WARM_UP.encoded(shown.tokenizer)
-            for contender in (shown.transformers, shown.specdec, shown.without_drafts):
+            prompt = WARM_UP.encoded(self._tokenizer)
+            for contender in (self._transformers, self._specdec, self._without_drafts):
                 contender.answer(prompt, min(_WARM_UP_TOKENS, self._max_new_tokens), lambda *_: None)
-        answers = [self._ask(place, question) for place, question in enumerate(shown.questions)]
+        answers = [self._ask(place, question) for place, question in enumerate(self._questions)]
         theirs, ours, plain = (tuple(each) for each in zip(*answers, strict=True))
         with status("comparing the texts"):
-            prompts = [question.encoded(shown.tokenizer) for question in shown.questions]
+            prompts = [question.encoded(self._tokenizer) for question in self._questions]
             agreements = [self._agreements(prompts, theirs, each) for each in (ours, plain)]
-        kinds = tuple(question.kind for question in shown.questions)
-        numerics = shown.specdec.generator.numerics.mode
-        return Measured(kinds, theirs, plain, ours, shown.engine, numerics, *agreements)
+        kinds = tuple(question.kind for question in self._questions)
+        numerics = self._specdec.generator.numerics.mode
+        return Measured(kinds, theirs, plain, ours, self._engine, numerics, *agreements)
 
     def _agreements(
         self, prompts: list[list[int]], expected: "tuple[Answer, ...]", found: "tuple[Answer, ...]"
     ) -> "tuple[Agreement, ...]":
         from specdec.side_by_side.agreement import agreement
 
-        model = self._shown.transformers.model
         return tuple(
-            agreement(model, prompt, theirs.token_ids, ours.token_ids)
+            agreement(self._transformers.model, prompt, theirs.token_ids, ours.token_ids)
             for prompt, theirs, ours in zip(prompts, expected, found, strict=True)
         )
 
     def _introduce(self) -> None:
         import torch
 
-        shown, model = self._shown, self._shown.transformers.model
-        dtype = str(model.dtype).removeprefix("torch.")
+        dtype = str(self._transformers.model.dtype).removeprefix("torch.")
         say_line(
             self._console,
-            f"{_NAMES.get(shown.name, shown.name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers "
+            f"{_NAMES.get(self._name, self._name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers "
             f"of up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
         )
         if self._is_live and self._console.color_system is not None and not self._console.no_color:
@@ -185,20 +160,20 @@ class _Show:
 
     def _ask(self, place: int, question: "Question") -> "tuple[Answer, Answer, Answer]":
         """transformers' answer, specdec's, and specdec's without drafts."""
-        console, shown = self._console, self._shown
+        console = self._console
         console.print()
-        heading = f"{place + 1} of {len(shown.questions)}: {question.kind}"
+        heading = f"{place + 1} of {len(self._questions)}: {question.kind}"
         if self._is_live:
             console.rule(Text(heading, style="bold"), align="left", style="dim")
         else:
             console.print(heading, markup=False)
         say_line(console, printable(question.text.rstrip()), "italic")
-        columns = [Column(name, shown.tokenizer) for name in (_THEIRS, self._ours)]
-        prompt = question.encoded(shown.tokenizer)
+        columns = [Column(name, self._tokenizer) for name in (_THEIRS, self._ours)]
+        prompt = question.encoded(self._tokenizer)
         answering = self._live(columns) if self._is_live else self._plain(columns)
         with answering as (add, say):
             answers = []
-            contenders: list[Contender] = [shown.transformers, shown.specdec]
+            contenders: list[Contender] = [self._transformers, self._specdec]
             for column, contender in zip(columns, contenders, strict=True):
                 column.begin()
                 answer = contender.answer(prompt, self._max_new_tokens, partial(add, column))
@@ -206,7 +181,7 @@ class _Show:
                 answers.append(answer)
                 say(column, "")
             say(None, "specdec without drafts, not shown…")
-            plain = shown.without_drafts.answer(prompt, self._max_new_tokens, lambda *_: None)
+            plain = self._without_drafts.answer(prompt, self._max_new_tokens, lambda *_: None)
             say(None, f"specdec without drafts: {figures(len(plain.token_ids), plain.seconds)}")
         return answers[0], answers[1], plain
 

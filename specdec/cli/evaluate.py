@@ -26,7 +26,7 @@ from specdec.cli.options import (
     write_text,
 )
 from specdec.cli.progress import measured, status
-from specdec.cli.prompt_set import BUILT_IN, PromptSet
+from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
 from specdec.cli.tables import category_tables, identity_lines, speed_table, step_table
 from specdec.errors import RequestError
 from specdec.machine.extras import needs
@@ -84,7 +84,7 @@ class Outputs(OptionGroup):
 def compare(
     strategies: Annotated[list[str], typer.Argument(help="strategies (see `specdec plugins`), or NAME=STRATEGY")],
     choice: ModelChoice = USUAL,
-    prompts: PromptSet = BUILT_IN,
+    prompts: ChatPromptSet = BUILT_IN_CHATS,
     runs: Runs = Runs(),
     threads: Threads = None,
     outputs: Outputs = Outputs(),
@@ -114,14 +114,18 @@ def compare(
         _check_run_files(*(each.run_file for each in files))
         chosen = prompts.read()
         named = _named(strategies)
-        for options in given.values():
-            _check_options(options)
+        from specdec.comparison.options import ComparisonOptions
+        from specdec.comparison.runfile import RunFile
+
+        for options in given.values():  # before seconds go into loading
+            ComparisonOptions.make(options)
         _check_ready(outputs.report, *(each.csv for each in files))
         use_threads(threads)
         loaded = choice.load(*named.values())
         sessions = [_session(loaded, named, chosen, options) for options in given.values()]
         for each, session in zip(files, sessions, strict=True):
-            _check_run_file(each.run_file, session)
+            if each.run_file is not None:  # it may be another comparison's
+                RunFile(each.run_file, session.plan).close()
     with ExitStack() as opened:
         for session in sessions:
             opened.enter_context(session)
@@ -240,13 +244,6 @@ def _is_special(path: Path) -> bool:
     return path.exists() and (path.is_symlink() or not path.is_file())
 
 
-def _check_options(options: dict[str, Any]) -> None:
-    """Raises SpecdecError for what ``_session`` would refuse, before seconds go into loading."""
-    from specdec.comparison.options import ComparisonOptions
-
-    ComparisonOptions.make(options)
-
-
 def _check_run_files(*paths: Path | None) -> None:
     """Raise RequestError for a file that can't be written, or isn't a run file."""
     from specdec.comparison.runfile import check_run_file
@@ -256,27 +253,15 @@ def _check_run_files(*paths: Path | None) -> None:
         check_run_file(path)
 
 
-def _check_run_file(path: Path | None, session: "ComparisonSession") -> None:
-    """Raise RequestError for a run file of another comparison."""
-    from specdec.comparison.runfile import RunFile
-
-    if path is not None:
-        RunFile(path, session.plan).close()
-
-
 def _write_report(path: Path, comparisons: list["Comparison"], session: "ComparisonSession | None") -> None:
     from specdec.comparison.report import write_report
 
-    if session is None:
-        write_report(path, comparisons, decode=None)
-        return
-    is_complete = all(comparison.is_complete for comparison in comparisons)
-    costs = None
-    if is_complete:  # after Ctrl-C, don't measure more
-        # the report leaves the figure out
+    decode = session.tokenizer.decode if session is not None and session.tokenizer else None
+    costs = None  # the report leaves the figure out
+    if session is not None and all(comparison.is_complete for comparison in comparisons):  # not after Ctrl-C
         with status("measuring the cost of passes for the report"), suppress(KeyboardInterrupt):
             costs = session.costs()
-    write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
+    write_report(path, comparisons, decode=decode, costs=costs)
 
 
 def _leave(comparisons: list["Comparison"], is_interrupted: bool) -> None:

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -44,8 +43,8 @@ def index(
         if not corpus.files:
             raise RequestError(f"the corpus is empty: there are no files below {', '.join(map(str, paths))}")
         tokenizer = load_tokenizer(model)
-        with _reading(corpus) as (documents, say):
-            encoded = Encoder(tokenizer).encode(documents)
+        with counted(len(corpus.files), "files") as (advance, say):
+            encoded = Encoder(tokenizer).encode(_documents(corpus, advance))
             header, size = build_index(output, encoded, Fingerprint.of(tokenizer), on_stage=say)
     table = FiguresTable("index", "documents", "tokens", "MB", "seconds")
     seconds = time.monotonic() - begun
@@ -70,14 +69,8 @@ def _check_output(output: Path, overwrite: bool) -> None:
     check_outputs(output)
 
 
-@contextmanager
-def _reading(corpus: "Corpus") -> Iterator[tuple[Iterator["str | Messages"], Callable[[str], Any]]]:
-    """Yield the documents of a corpus with progress by files, and a function to announce the next stage."""
-    with counted(len(corpus.files), "files") as (advance, say):
-
-        def documents() -> Iterator["str | Messages"]:
-            for path in corpus.files:
-                yield from corpus.documents(path)
-                advance()
-
-        yield documents(), say
+def _documents(corpus: "Corpus", advance: Callable[[], None]) -> Iterator["str | Messages"]:
+    """Yield the documents of a corpus, and call ``advance`` after each file."""
+    for path in corpus.files:
+        yield from corpus.documents(path)
+        advance()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,20 +14,17 @@ from specdec.cli.option_groups import OptionGroup, with_option_groups
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
-    Category,
-    PerCategory,
-    Prompts,
     before_anything_runs,
     check_outputs,
-    read_prompts,
     write_text,
 )
 from specdec.cli.progress import counted
+from specdec.cli.prompt_set import BUILT_IN, PromptSet
 from specdec.errors import RequestError
 from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
-    from specdec.loadtest import client, run
+    from specdec.loadtest import run
     from specdec.loadtest.figures import Goal, Percentiles, Summary
 
 
@@ -87,9 +84,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
     url: Annotated[str, typer.Argument(help="an OpenAI-compatible server, such as http://localhost:8000")],
     load: Loads = Loads(),
     bodies: Bodies = Bodies(),
-    prompts: Prompts = None,
-    category: Category = None,
-    per_category: PerCategory = None,
+    prompts: PromptSet = BUILT_IN,
     good_first: Annotated[float, typer.Option(help="longest good time to the first token, in seconds")] = 2.0,
     good_token: Annotated[float, typer.Option(help="longest good time per later token, in seconds")] = 0.2,
     plot: Annotated[Path | None, typer.Option(help="draw latency and throughput, as .svg or .png")] = None,
@@ -104,14 +99,14 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
     with before_anything_runs():
         load.check()
         check_outputs(plot, out)
-        chosen = read_prompts(prompts, category, per_category)
+        chosen = prompts.read()
         needs("httpx", "serve", "a load test")
         from specdec.loadtest import client, figures, picture, run
 
         if plot is not None:
             needs("matplotlib.figure", "compare", "a plot")
         fields = bodies.fields()
-        name = bodies.model or asyncio.run(_first_model(client.Address(url, bodies.chat, fields, bodies.api_key)))
+        name = bodies.model or asyncio.run(client.first_model(client.Address(url, bodies.chat, fields, bodies.api_key)))
     address = client.Address(url, bodies.chat, {"model": name, **fields}, bodies.api_key)
     goal, answers = figures.Goal(good_first, good_token), dict[str, Any]()
     summaries: list[Summary] = []
@@ -119,7 +114,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         with counted(each.num_requests, f"requests, {each}") as (advance, _):
             ran = asyncio.run(run.run(address, each, chosen, load.timeout, advance))
         summaries.append(figures.summary_of(ran, goal))
-        answers[str(each)] = [{name: getattr(one, name) for name in one.__slots__} for one in ran.answers]
+        answers[str(each)] = [asdict(one) for one in ran.answers]
     if as_json:
         typer.echo(json.dumps([summary.as_dict() for summary in summaries]))
     else:
@@ -130,15 +125,6 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         write_text(out, json.dumps(answers))
     if any(summary.failures for summary in summaries):
         raise typer.Exit(EXIT_ERROR)
-
-
-async def _first_model(address: "client.Address") -> str:
-    import httpx
-
-    from specdec.loadtest import client
-
-    async with httpx.AsyncClient(timeout=10.0) as connected:
-        return await client.first_model(connected, address)
 
 
 def _show(summaries: "list[Summary]", goal: "Goal") -> None:
@@ -166,9 +152,7 @@ def _show(summaries: "list[Summary]", goal: "Goal") -> None:
 
 def _shown(spread: "Percentiles", scale: float, unit: str) -> tuple[str, str]:
     """The median and the 99th percentile."""
-    if spread.values is None:
-        return "–", "–"
-    return f"{spread.values[0] * scale:.3g} {unit}", f"{spread.values[-1] * scale:.3g} {unit}"
+    return (f"{spread[0] * scale:.3g} {unit}", f"{spread[-1] * scale:.3g} {unit}") if spread else ("–", "–")
 
 
 def _field(text: str) -> tuple[str, Any]:

@@ -8,18 +8,19 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from rich.console import Console
 
 from specdec.cli.option_groups import OptionGroup, with_option_groups
-from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, load_model
-from specdec.errors import ModelError, RequestError
+from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, quieten_transformers
+from specdec.cli.progress import status
+from specdec.errors import HubUnreachableError, ModelError, RequestError, nearest
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
@@ -67,18 +68,58 @@ class ModelChoice(OptionGroup):
     def load(self, *strategies: Any) -> tuple[Any, Any]:
         """Load the model and its tokenizer, in a form that all of the strategies support.
 
+        transformers' messages are left out, as they would mix with the text. The built-in model is always run by torch.
+        For any other, a line on standard error names the engine if there was a choice.
+
         Raises:
             RequestError: for an unavailable device or dtype.
             SpecdecError: before loading, if a strategy can't use its files.
             ModelError: if the model can't be loaded.
         """
+        from specdec import demo
+        from specdec.models.loading import ModelSource, checked_device, checked_dtype
         from specdec.plugins.registry import load_plugins
         from specdec.runtime.strategies import check_files
 
         registry = load_plugins()
         made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
         check_files(made)
-        return load_model(self.model, self.device, self.dtype, partial(self.read, registry, made))
+        with status(f"loading {self.model}"):
+            source = ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
+            if self.model == "demo":
+                quieten_transformers()
+                # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
+                model, tokenizer = demo.load() if self.dtype is None else demo.load(dtype=source.dtype)
+                return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
+            opened = self._opened(source, registry, made)
+        if opened.note:
+            Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
+        return opened.model, opened.tokenizer
+
+    def _opened(self, source: "ModelSource", registry: "Registry", strategies: Iterable["Proposer"]) -> "Opened":
+        """Read SmolLM2, or a model from a folder or the hub."""
+        from specdec.demo import smollm2
+        from specdec.models.loading import ModelSource
+
+        name = self.model
+        if name == "smollm2":
+            folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
+            quieten_transformers()
+            with smollm2.reading(folder):
+                opened = self.read(registry, strategies, ModelSource.of(str(folder), self.device, self.dtype))
+            with suppress(AttributeError):  # of a backend's own
+                opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
+            return opened
+        source = ModelSource.of(name, self.device, self.dtype)
+        quieten_transformers()
+        try:
+            return self.read(registry, strategies, source)
+        except ModelError as error:
+            if isinstance(error, HubUnreachableError) and name.endswith(f"/{smollm2.NAME}"):
+                raise ModelError(f"{error}; --model smollm2 needs no hub") from error
+            if near := nearest(name, ("demo", "smollm2")):
+                raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
+            raise
 
     def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":
         """Read a model from a folder or hub name in the backend's form, and its tokenizer."""

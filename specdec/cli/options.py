@@ -1,27 +1,21 @@
-"""Options that commands share, loading of models, and the handling of wrong usage."""
+"""Options that commands share, and the handling of wrong usage."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from specdec.cli.progress import status
-from specdec.errors import HubUnreachableError, ModelError, RequestError, SpecdecError, nearest
-
-if TYPE_CHECKING:
-    from specdec.comparison import EvaluationPrompt
-    from specdec.models.loading import ModelSource
-    from specdec.runtime.backend_choice import Opened
+from specdec.errors import RequestError, SpecdecError
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it before UTF-8 text
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_BUILT_IN = "demo", "smollm2"  # names of models that aren't folders or hub names
 
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[
@@ -39,23 +33,11 @@ Chat = Annotated[
         help="send the prompt as a user message, by the model's chat template (default: continue it as text)",
     ),
 ]
-ChatPrompts = Annotated[
-    bool | None,
-    typer.Option(
-        "--chat/--no-chat",
-        show_default=False,
-        help="apply the model's chat template to every prompt, or only to chat messages (default: to messages and the "
-        "built-in instructions)",
-    ),
-]
 MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="random seed of sampling: the same seed gives the same text")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
-Prompts = Annotated[Path | None, typer.Option(help="JSON Lines file of prompts (default: the built-in prompts)")]
-Category = Annotated[list[str] | None, typer.Option(help="only this category's prompts; may be repeated")]
-PerCategory = Annotated[int | None, typer.Option(min=1, help="maximum prompts per category")]
 NewTokens = Annotated[int, typer.Option(help="maximum tokens to generate per prompt")]
 OrderSeed = Annotated[
     int, typer.Option(help="random seed of the runs' order and of sampling (plus the repeat's number)")
@@ -92,55 +74,6 @@ def check_request(
         registry.backend(backend)
     Settings.make(settings)
     return strategies, rule
-
-
-def load_model(
-    name: str, device: str | None, dtype: str | None, read: Callable[["ModelSource"], "Opened"]
-) -> tuple[Any, Any]:
-    """Load a model and its tokenizer, without transformers' messages, which would mix with the text.
-
-    The built-in model is always run by torch. For any other, a line on standard error names the engine if there was a
-    choice.
-
-    Args:
-        read: reads the model of any other name.
-
-    Raises:
-        RequestError: for a device that torch doesn't have here, or an unknown dtype.
-        ModelError: if the model can't be loaded.
-    """
-    from specdec import demo
-    from specdec.demo import smollm2
-    from specdec.models.loading import ModelSource, checked_device, checked_dtype
-
-    with status(f"loading {name}"):
-        source = ModelSource(name, checked_device(device), checked_dtype(dtype))
-        if name == "demo":
-            quieten_transformers()
-            # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
-            model, tokenizer = demo.load() if dtype is None else demo.load(dtype=source.dtype)
-            return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
-        if name == "smollm2":
-            folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
-            quieten_transformers()
-            with smollm2.reading(folder):
-                opened = read(ModelSource.of(str(folder), device, dtype))
-            with suppress(AttributeError):  # of a backend's own
-                opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
-        else:
-            source = ModelSource.of(name, device, dtype)
-            quieten_transformers()
-            try:
-                opened = read(source)
-            except ModelError as error:
-                if isinstance(error, HubUnreachableError) and name.endswith(f"/{smollm2.NAME}"):
-                    raise ModelError(f"{error}; --model smollm2 needs no hub") from error
-                if near := nearest(name, _BUILT_IN):
-                    raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
-                raise
-    if opened.note:
-        Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
-    return opened.model, opened.tokenizer
 
 
 def load_tokenizer(name: str) -> Any:
@@ -189,12 +122,6 @@ def refusing() -> Iterator[None]:
             raise error from None
 
 
-def read_prompts(path: Path | None, categories: list[str] | None, per_category: int | None) -> list["EvaluationPrompt"]:
-    from specdec.comparison.prompts import demo_prompts, load_prompts, select
-
-    return select(demo_prompts() if path is None else load_prompts(path), categories or (), per_category)
-
-
 def check_outputs(*paths: Path | None) -> None:
     """Check before the runs that files can be written.
 
@@ -218,7 +145,7 @@ def check_outputs(*paths: Path | None) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file; RequestError if it can't be written."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")  # a token may be half a character
     except OSError as error:
         raise RequestError(f"{path} can't be written: {error.strerror}") from error
 

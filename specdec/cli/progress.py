@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -87,14 +87,12 @@ def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
     console = Console(stderr=True)
     if not console.is_terminal:
-        return session.run(run_file, on_run=_Lines(session, console))
+        total, log = session.plan.num_runs, _Log(console)
+        console.print(f"{total} runs", style="dim", highlight=False)
+        return session.run(run_file, on_run=lambda _: log.say(f"{len(session.runs)} of {total} runs are done"))
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=session.num_runs)
-
-        def show(run: Any) -> None:
-            bar.update(task, completed=len(session.runs), refresh=True)
-
-        return session.run(run_file, on_run=show)
+        task = bar.add_task("", total=session.plan.num_runs)
+        return session.run(run_file, on_run=lambda _: bar.update(task, completed=len(session.runs), refresh=True))
 
 
 @contextmanager
@@ -105,8 +103,17 @@ def counted(total: int, of_what: str) -> Iterator[tuple[Callable[[], None], Call
     """
     console = Console(stderr=True)
     if not console.is_terminal:
-        lines = _Counted(total, of_what, console)
-        yield lines.advance, lines.say
+        log, done = _Log(console), 0
+
+        def say(doing: str) -> None:
+            log.say(f"{done} of {total} {of_what}; {doing}")
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            say("go on")
+
+        yield advance, say
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
@@ -119,8 +126,8 @@ def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress by the numbers of finished and of all items; outside of terminals, a line from time to time."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        lines = _Counted(0, of_what, console)
-        yield lines.is_at
+        log = _Log(console)
+        yield lambda done, total: log.say(f"{done} of {total} {of_what}; go on")
         return
     with Progress(
         BarColumn(), MofNCompleteColumn(), TextColumn(of_what), TimeRemainingColumn(), console=console
@@ -129,41 +136,13 @@ def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-class _Counted:
-    """Progress for a log: from time to time the number of finished items, and the current stage if it takes long."""
+class _Log:
+    """Lines on a console that is no terminal, at most one in 30 seconds."""
 
-    def __init__(self, total: int, of_what: str, console: Console) -> None:
-        self._total, self._of_what, self._console = total, of_what, console
-        self._done, self._said = 0, time.monotonic()
+    def __init__(self, console: Console) -> None:
+        self._console, self._said = console, time.monotonic()
 
-    def advance(self) -> None:
-        self._done += 1
-        self.say("go on")
-
-    def is_at(self, done: int, total: int) -> None:
-        """Set the numbers of finished and of all items."""
-        self._done, self._total = done, total
-        self.say("go on")
-
-    def say(self, doing: str) -> None:
+    def say(self, text: str) -> None:
         if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
             self._said = time.monotonic()
-            text = f"{self._done} of {self._total} {self._of_what}; {doing}"
             self._console.print(text, style="dim", highlight=False)
-
-
-class _Lines:
-    """Progress for a log: the number of runs, and from time to time the number of finished ones."""
-
-    def __init__(self, session: "ComparisonSession", console: Console) -> None:
-        self._session, self._console = session, console
-        self._said = time.monotonic()
-        self._say(f"{session.num_runs} runs")
-
-    def __call__(self, run: Any) -> None:
-        if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
-            self._say(f"{len(self._session.runs)} of {self._session.num_runs} runs are done")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, style="dim", highlight=False)

@@ -1,10 +1,12 @@
 """The options that choose prompts to try strategies on."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from specdec.cli.option_groups import OptionGroup
-from specdec.cli.options import Category, ChatPrompts, PerCategory, Prompts, read_prompts
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
@@ -12,12 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptSet(OptionGroup):
-    """The prompts of a file or the built-in ones, and whether they are sent as chats."""
+    """The prompts of a file or the built-in ones."""
 
-    prompts: Prompts = None
-    chat: ChatPrompts = None
-    category: Category = None
-    per_category: PerCategory = None
+    prompts: Annotated[Path | None, typer.Option(help="JSON Lines file of prompts (default: the built-in prompts)")] = (
+        None
+    )
+    category: Annotated[list[str] | None, typer.Option(help="only this category's prompts; may be repeated")] = None
+    per_category: Annotated[int | None, typer.Option(min=1, help="maximum prompts per category")] = None
 
     def read(self) -> list["EvaluationPrompt"]:
         """Return the chosen prompts.
@@ -25,7 +28,25 @@ class PromptSet(OptionGroup):
         Raises:
             RequestError: the file can't be read, or a category has no prompts.
         """
-        return read_prompts(self.prompts, self.category, self.per_category)
+        from specdec.comparison.prompts import demo_prompts, load_prompts, select
+
+        read = demo_prompts() if self.prompts is None else load_prompts(self.prompts)
+        return select(read, self.category or (), self.per_category)
 
 
-BUILT_IN = PromptSet()
+@dataclass(frozen=True, slots=True)
+class ChatPromptSet(PromptSet):
+    """Prompts, and whether they are sent as chats."""
+
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            show_default=False,
+            help="apply the model's chat template to every prompt, or only to chat messages (default: to messages and "
+            "the built-in instructions)",
+        ),
+    ] = None
+
+
+BUILT_IN, BUILT_IN_CHATS = PromptSet(), ChatPromptSet()

@@ -24,13 +24,14 @@ from specdec.cli.options import (
     check_outputs,
     check_request,
     refusing,
+    write_text,
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec.pictures.race import Lane
-    from specdec.pictures.trace import Recorder, Trace
+    from specdec.pictures.trace import Recorder
 
 _PROMPT = (  # one of the built-in model's prompts that suits all pictures
     "Worked arithmetic, sheet 1\n\n1. What does a coat marked 600 euros cost after a reduction of 20 per cent? "
@@ -101,7 +102,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     with refusing(), status("decoding"), recorder.generator:
         traced = recorder.trace(_asked(prompt, chat), **settings)
         if json_file is not None:
-            _write_json(traced, json_file)
+            write_text(json_file, json.dumps(traced.to_json(), ensure_ascii=False, indent=1) + "\n")
         if html_file is not None:
             save_page(traced, html_file)
     console = Console(highlight=False)
@@ -183,14 +184,6 @@ def _asked(prompt: str, chat: bool | None) -> Any:
 def _check_prompt(prompt: str) -> None:
     if not prompt:
         raise RequestError("the prompt is empty: give at least one token")
-
-
-def _write_json(traced: "Trace", path: Path) -> None:
-    text = json.dumps(traced.to_json(), ensure_ascii=False, indent=1)
-    try:
-        path.write_text(text + "\n", encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise RequestError(f"{path} can't be written: {error.strerror}") from error
 
 
 def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:

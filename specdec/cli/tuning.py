@@ -20,7 +20,7 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import status
-from specdec.cli.prompt_set import BUILT_IN, PromptSet
+from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
 from specdec.cli.tables import identity_lines, speed_table
 from specdec.errors import RequestError, plural
 from specdec.machine.extras import needs
@@ -37,7 +37,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,…: values to try; may be repeated")] = None,
     minutes: Annotated[float, typer.Option(help="duration of the search")] = 5.0,
     choice: ModelChoice = USUAL,
-    prompts: PromptSet = BUILT_IN,
+    prompts: ChatPromptSet = BUILT_IN_CHATS,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     seed: OrderSeed = 0,
@@ -59,7 +59,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         space = dict(map(_values, option)) if option else None
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
         options |= {**choice.stages, "chat": prompts.chat}
-        setting = check_search(strategy, space, minutes)
+        setting = check_search(strategy, space, minutes).first
         ComparisonOptions.make(options)
         _check_ready(plot)
         use_threads(threads)

@@ -39,11 +39,7 @@ class Contenders:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self._stages, self._numerics = stages, stages["numerics"]
-        registry = load_plugins()
-        read = {
-            name: given if isinstance(given, Generator) else registry.make("proposers", given)
-            for name, given in strategies.items()
-        }
+        read = read_strategies(strategies)
         baseline = next((name for name, given in read.items() if _can_be_baseline(given)), None)
         self.generators = {
             name: self.make(given, "fast" if name == baseline else self._numerics) for name, given in read.items()
@@ -97,6 +93,19 @@ class Contenders:
             raise RequestError(f"the name {name!r} is plain decoding's: give the other strategy another name")
         self.generators[name] = generator
         return name
+
+
+def read_strategies(strategies: Mapping[str, Any]) -> dict[str, Generator | Proposer]:
+    """Return the strategies by name, each as a generator or a proposer.
+
+    Raises:
+        SpecdecError: a strategy is unknown, or refuses an option.
+    """
+    registry = load_plugins()
+    return {
+        name: given if isinstance(given, Generator) else registry.make("proposers", given)
+        for name, given in strategies.items()
+    }
 
 
 def _is_plain(given: Generator | Proposer | None) -> bool:

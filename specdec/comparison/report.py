@@ -200,7 +200,6 @@ def _facts(comparison: Comparison) -> dict[str, str]:
     """The facts needed to repeat a comparison, strategies aside."""
     plan = comparison.plan
     counts = Counter(category for category, _, _ in plan.prompts)
-    num_planned = len(plan.strategies) * len(plan.prompts) * plan.repeats
     state = "complete" if comparison.is_complete else "stopped early"
     return {
         "model": ", ".join(plan.model.values()),
@@ -210,7 +209,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
         "repeats": str(plan.repeats),
         "acceptance rule": ", ".join(dict.fromkeys(plan.verifiers.values())),
         "numerics": by_numerics(plan, plan.strategies),
-        "runs": f"{len(comparison.runs)} of {num_planned}: {state}",
+        "runs": f"{len(comparison.runs)} of {plan.num_runs}: {state}",
         "machine": ", ".join(plan.machine.values()),
     }
 

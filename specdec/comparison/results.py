@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,11 +12,10 @@ from specdec.comparison.rows import Row, row_of, speeds, tokens_per_step
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.spec_bench import SpecBench, spec_bench
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
-from specdec.comparison.summary import summary
 from specdec.decoding.phases import PHASES
 from specdec.errors import RequestError, SpecdecError, plural
 
-Categories = str | Collection[str] | None  # one category of prompts, several, or all
+_NAME = 30  # characters of a strategy's name in ``repr``, whose lines have at most 80
 
 
 class Comparison:
@@ -46,13 +45,20 @@ class Comparison:
 
     def __repr__(self) -> str:
         state = "" if self.is_complete else ", incomplete"
-        heading = f"Comparison of {plural(len(self.prompts), 'prompt')}, {plural(self.plan.repeats, 'repeat')}{state}"
-        return summary(heading, self.ranking, len(self.defects), len(self.ties))
+        lines = [f"Comparison of {plural(len(self.prompts), 'prompt')}, {plural(self.plan.repeats, 'repeat')}{state}"]
+        lines.append(f"  {'':{_NAME}}  tokens/s  tokens/step  speed over plain")
+        for row in self.ranking:
+            name = row.strategy if len(row.strategy) <= _NAME else f"{row.strategy[: _NAME - 1]}…"
+            figures = f"{row.tokens_per_second:8.1f}  {row.tokens_per_step:11.2f}  {row.speed_up}"
+            lines.append(f"  {name:{_NAME}}  {figures}")
+        num_defects, num_ties = len(self.defects), len(self.ties)
+        lines.append(f"  texts that differ from plain decoding's: {num_defects}, and {num_ties} at numeric ties")
+        return "\n".join(lines)
 
     @property
     def is_complete(self) -> bool:
         """True if every planned run was done."""
-        return len(self._by_key) >= len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
+        return len(self._by_key) >= self.plan.num_runs
 
     @property
     def categories(self) -> list[str]:
@@ -69,26 +75,25 @@ class Comparison:
         """The differences that are numeric ties, i.e. rounding."""
         return [found for found in self.differences if found.verdict == "numeric tie"]
 
-    def runs_of(self, strategy: str, category: Categories = None) -> list[Run]:
-        """A strategy's runs on the prompts and repeats that every strategy has run."""
-        chosen = (category,) if isinstance(category, str) else category
+    def runs_of(self, strategy: str, category: str | None = None) -> list[Run]:
+        """A strategy's runs on the prompts and repeats that every strategy has run; None for all categories."""
         return [
             self._by_key[strategy, prompt, repeat]
             for prompt, repeat in self.pairs
-            if chosen is None or self.plan.prompts[prompt][0] in chosen
+            if category in (None, self.plan.prompts[prompt][0])
         ]
 
-    def speed_up(self, strategy: str, over: str | None = None, category: Categories = None) -> Ratio:
+    def speed_up(self, strategy: str, over: str | None = None, category: str | None = None) -> Ratio:
         """A strategy's speed over that of ``over`` (default: plain decoding), paired by prompt."""
         own, other = (speeds(self.runs_of(name, category)) for name in (strategy, over or self.plan.baseline))
         return speed_ratio(own, other, self.plan.seed)
 
-    def category_speed_up(self, strategy: str, category: Categories) -> float:
+    def category_speed_up(self, strategy: str, category: str) -> float:
         """A strategy's speed over plain decoding's, without an interval."""
         own, plain = (speeds(self.runs_of(name, category)) for name in (strategy, self.plan.baseline))
         return speed_value(own, plain)
 
-    def tokens_per_step(self, strategy: str, category: Categories = None) -> float:
+    def tokens_per_step(self, strategy: str, category: str | None = None) -> float:
         """New tokens over forward passes."""
         return tokens_per_step(self.runs_of(strategy, category))
 

@@ -52,6 +52,11 @@ class Plan(BaseModel):
         """The names of strategies that keep their memory between repeats."""
         return [name for name in self.strategies if name.endswith(WARM)]
 
+    @property
+    def num_runs(self) -> int:
+        """The number of runs: each strategy decodes each prompt in each repeat."""
+        return len(self.strategies) * len(self.prompts) * self.repeats
+
     def reference_of(self, strategy: str) -> str:
         """The plain decoding with which a strategy's texts are compared: the one in the strategy's numerics.
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from specdec.comparison.contenders import Contenders
+from specdec.comparison.contenders import Contenders, read_strategies
 from specdec.comparison.options import ComparisonKeywords, ComparisonOptions
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.results import Comparison
@@ -33,7 +33,8 @@ from specdec.weights.pack_model import Weights
 class ComparisonSession:
     """A comparison before it runs: a generator for each strategy, and the plan.
 
-    Arguments are those of ``compare``. ``Contenders`` adds plain decoding to the strategies.
+    Arguments are those of ``compare``. ``Contenders`` adds plain decoding to the strategies. ``model`` and
+    ``tokenizer`` are those of the strategies, loaded.
 
     Raises:
         SpecdecError: something can't be compared; raised before anything is run.
@@ -57,6 +58,7 @@ class ComparisonSession:
         self.settings = given.settings
         rows = with_warm(strategies) if given.warm else strategies
         self._contenders = Contenders(model, tokenizer, rows, given.stages)
+        self.model, self.tokenizer = self._contenders.model, self._contenders.tokenizer
         self.generators = self._contenders.generators
         plain = self.generators[self._contenders.baseline]
         self.plan = Plan(
@@ -81,16 +83,6 @@ class ComparisonSession:
             machine=machine_facts(),
         )
 
-    @property
-    def model(self) -> Any:
-        """The model, loaded."""
-        return self._contenders.model
-
-    @property
-    def tokenizer(self) -> Any | None:
-        """The tokenizer of the strategies' texts."""
-        return self._contenders.tokenizer
-
     def generator(self, proposer: Any) -> Generator:
         """Make a generator for another strategy with this session's model, acceptance rule and numerics."""
         return self._contenders.make(proposer)
@@ -112,11 +104,6 @@ class ComparisonSession:
         with ExitStack() as opened:
             targets = [opened.enter_context(closing(self.generators[name].open_target())) for name in names]
             return measure_costs(targets[0], plain=targets[1] if targets[1:] else None)
-
-    @property
-    def num_runs(self) -> int:
-        """The number of runs in the plan."""
-        return len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
 
     def run(
         self,
@@ -192,27 +179,21 @@ def open_by_name(
     Raises:
         SpecdecError: a strategy is unknown, or the model can't be loaded.
     """
-    registry = load_plugins()
-    made = [registry.make("proposers", each) for each in strategies.values() if not isinstance(each, Generator)]
+    made = [each for each in read_strategies(strategies).values() if isinstance(each, Proposer)]
     check_files(made)
     why = why_torch(options.weights, None, made)
-    opened = read_model(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
+    opened = read_model(load_plugins(), options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
     return opened.model, opened.tokenizer
 
 
-def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
+def with_warm(strategies: Mapping[str, Any]) -> dict[str, Generator | Proposer]:
     """Add a second, warm entry for each strategy that learns across requests."""
-    registry = load_plugins()
-    read = {
-        name: given if isinstance(given, Generator) else registry.make("proposers", given)
-        for name, given in strategies.items()
-    }
-    learning = {
+    read = read_strategies(strategies)
+    return read | {
         f"{name}{WARM}": given
         for name, given in read.items()
         if isinstance(given, Proposer) and given.learns_across_requests
     }
-    return {**read, **learning}
 
 
 def compare(

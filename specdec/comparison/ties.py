@@ -110,7 +110,7 @@ def examine_differences(
     comparison: Comparison, generators: Mapping[str, Generator], settings: Mapping[str, Any]
 ) -> None:
     """Judge each difference of a comparison; after Ctrl-C the rest stay without a verdict."""
-    known: dict[tuple[Any, ...], Difference] = {}
+    known: dict[tuple[Any, ...], Judgement] = {}
     try:
         for place, found in enumerate(comparison.differences):
             name, given = comparison.plan.reference_of(found.strategy), dict(settings)
@@ -120,20 +120,19 @@ def examine_differences(
             key = (name, found.prompt, draws, found.agreed, found.token, found.expected)
             if key not in known:
                 known[key] = _examined(found, list(comparison.plan.prompts[found.prompt][2]), generators[name], given)
-            own = {field: getattr(known[key], field) for field in ("verdict", "reason", "margin")}
-            comparison.differences[place] = replace(found, **own)
+            own = known[key]
+            comparison.differences[place] = replace(found, verdict=own.verdict, reason=own.reason, margin=own.margin)
     except KeyboardInterrupt:
         return
 
 
-def _examined(found: Difference, prompt: list[int], plain: Generator, given: dict[str, Any]) -> Difference:
+def _examined(found: Difference, prompt: list[int], plain: Generator, given: dict[str, Any]) -> Judgement:
     """Decode plainly up to the difference again, and judge it by the scores there."""
     text = ScoredText.decode(plain, prompt, {**given, "max_new_tokens": found.position + 1})
     if found.expected is not None and text.tokens != (*found.agreed, found.expected):
-        return replace(found, verdict="defect", reason="plain decoding wrote another text when repeated")
+        return Judgement("defect", "plain decoding wrote another text when repeated")
     noise = float(noise_along(plain, prompt, found.agreed)[-1])
-    judgement = judge(text, found.token, found.expected, Settings.make(given), noise, None)
-    return replace(found, verdict=judgement.verdict, reason=judgement.reason, margin=judgement.margin)
+    return judge(text, found.token, found.expected, Settings.make(given), noise, None)
 
 
 def _decided_by(text: ScoredText, index: int, settings: Settings) -> torch.Tensor:

@@ -53,15 +53,15 @@ class Tuning:
         return self.gain.is_faster and all(found.strategy != self.strategy for found in self.comparison.defects)
 
 
-def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> str:
-    """Check a search's arguments before a model is loaded; returns one of its settings.
+def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> SearchSpace:
+    """Check a search's arguments before a model is loaded; return the settings to search.
 
     Raises:
         SpecdecError: an argument is invalid.
     """
     if not 0 < minutes < math.inf:
         raise RequestError(f"minutes={minutes!r}: it must be positive and finite")
-    return SearchSpace(strategy, space or {}).first
+    return SearchSpace(strategy, space or {})
 
 
 class Tuner:
@@ -89,11 +89,10 @@ class Tuner:
         minutes: float = 5.0,
         **options: Unpack[ComparisonKeywords],
     ) -> None:
-        setting = check_search(strategy, space, minutes)
-        self._seconds = 60 * minutes
-        self._space = SearchSpace(strategy, space or {})
+        self._seconds, self._space = 60 * minutes, check_search(strategy, space, minutes)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = open_by_name(model, tokenizer, {strategy: setting}, ComparisonOptions.make(options))
+            first = {strategy: self._space.first}
+            model, tokenizer = open_by_name(model, tokenizer, first, ComparisonOptions.make(options))
         self._session = ComparisonSession(model, {}, prompts, tokenizer=tokenizer, **options)
         self._prompts, self._options = prompts, options
 

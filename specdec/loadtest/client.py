@@ -94,7 +94,7 @@ class Address:
         return f"{self.base}/completions", {"prompt": given, **common}
 
 
-async def first_model(client: httpx.AsyncClient, address: Address) -> str:
+async def first_model(address: Address) -> str:
     """Return the first model that a server lists.
 
     Raises:
@@ -103,7 +103,8 @@ async def first_model(client: httpx.AsyncClient, address: Address) -> str:
     if not address.base.startswith(("http://", "https://")):
         raise RequestError(f"{address.url} is not a server's address: it begins with http:// or https://")
     try:
-        answer = await client.get(f"{address.base}/models", headers=address.headers)
+        async with httpx.AsyncClient(timeout=10.0) as client:
+            answer = await client.get(f"{address.base}/models", headers=address.headers)
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"])
     except httpx.TransportError as error:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from specdec.loadtest.client import Answered
 from specdec.loadtest.run import FinishedLoad
 
 PERCENTILES = 50, 90, 99
+Percentiles = tuple[float, ...]  # of times in seconds, by PERCENTILES; empty without any time
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +24,6 @@ class Goal:
     def is_met(self, answer: Answered) -> bool:
         """Return True for an answer within the times."""
         return answer.first <= self.first and (answer.per_token or 0.0) <= self.per_token
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Percentiles, in seconds; None without any value."""
-
-    values: tuple[float, ...] | None
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> "Percentiles":
-        """Return the percentiles of some times."""
-        return cls(tuple(float(np.percentile(seconds, place)) for place in PERCENTILES) if seconds else None)
-
-    def as_dict(self) -> dict[str, float] | None:
-        """Return the percentiles by name, such as "p50"."""
-        if self.values is None:
-            return None
-        return {f"p{place}": round(value, 5) for place, value in zip(PERCENTILES, self.values, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +54,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: value.as_dict() if isinstance(value, Percentiles) else value for name, value in found.items()}
+        return {name: _named(each) if isinstance(each, tuple) else each for name, each in asdict(self).items()}
 
 
 def summary_of(ran: FinishedLoad, goal: Goal) -> Summary:
@@ -90,9 +72,18 @@ def summary_of(ran: FinishedLoad, goal: Goal) -> Summary:
         tokens_per_second=sum(each.num_tokens for each in good) / ran.seconds,
         requests_per_second=len(good) / ran.seconds,
         goodput=len(kept) / ran.seconds,
-        first=Percentiles.of([each.first for each in good]),
-        per_token=Percentiles.of([each.per_token for each in good if each.per_token is not None]),
-        gaps=Percentiles.of([gap for each in good for gap in each.gaps]),
-        whole=Percentiles.of([each.seconds for each in good]),
+        first=_percentiles([each.first for each in good]),
+        per_token=_percentiles([each.per_token for each in good if each.per_token is not None]),
+        gaps=_percentiles([gap for each in good for gap in each.gaps]),
+        whole=_percentiles([each.seconds for each in good]),
         failures=dict(failed),
     )
+
+
+def _percentiles(seconds: Sequence[float]) -> Percentiles:
+    return tuple(float(np.percentile(seconds, place)) for place in PERCENTILES) if seconds else ()
+
+
+def _named(percentiles: Percentiles) -> dict[str, float] | None:
+    """Return percentiles by name, such as "p50"; None without any time."""
+    return {f"p{place}": round(each, 5) for place, each in zip(PERCENTILES, percentiles, strict=False)} or None

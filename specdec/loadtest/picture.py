@@ -38,9 +38,7 @@ def picture(summaries: Sequence[Summary], title: str) -> Any:
 
 def _percentiles(axes: Any, places: Sequence[Any], spreads: Sequence[Percentiles], scale: float, label: str) -> None:
     for number, percentile in enumerate(PERCENTILES):
-        known = [
-            (place, each.values[number] * scale) for place, each in zip(places, spreads, strict=True) if each.values
-        ]
+        known = [(place, each[number] * scale) for place, each in zip(places, spreads, strict=True) if each]
         style = {"color": COLOURS[number], "marker": MARKERS[number][0], "label": f"p{percentile}"}
         axes.plot(*zip(*known, strict=True), **style)
     axes.set_ylabel(label)

@@ -1,6 +1,7 @@
 """A head's training as one HTML page: curves, and speeds with and without the head on this machine."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def write_training_report(
     plots = curves(head.run)
     styles = styles_of([comparison] if comparison else [])
     if comparison is not None:
-        plots += draw_all([by_category, speed_ups], comparison, styles, salt="specdec head")
+        makers = [partial(make, comparison, styles) for make in (by_category, speed_ups)]
+        plots += draw_all(makers, salt="specdec head")
     page = (
         page_environment("specdec.pictures")
         .get_template("training.html.j2")

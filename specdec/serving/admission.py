@@ -2,50 +2,38 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from specdec.serving.errors import ApiError, busy
 
 _MOST_REMEMBERED = 32  # finished requests from which the queue's rate is estimated
 _LONGEST = 60.0  # largest Retry-After, in seconds
 
-
-class Place:
-    """An admitted request's place."""
-
-    def __init__(self, admission: "Admission", num_texts: int) -> None:
-        self._admission, self._num_texts = admission, num_texts
-
-    def leave(self, has_finished: bool) -> None:
-        """Release the place, once; a request that ``has_finished`` counts for the queue's rate."""
-        self._admission.take_back(self._num_texts, has_finished)
-        self._num_texts = 0
+Leave = Callable[[bool], None]  # releases a place; with True, the request counts for the queue's rate
 
 
 class Admission:
     """Counts the admitted texts that have not ended; used on the event loop only.
 
     Attributes:
+        num_texts: admitted texts that have not ended.
         is_closed: True once the server shuts down.
     """
 
     def __init__(self, max_batch_size: int, max_queue: int) -> None:
         self._max_batch_size, self._most = max_batch_size, max_batch_size + max_queue
-        self._num_texts = 0
+        self.num_texts = 0
         self._finished = deque[tuple[float, int]](maxlen=_MOST_REMEMBERED)
         self.is_closed = False
 
     @property
-    def num_texts(self) -> int:
-        """Admitted texts that have not ended."""
-        return self._num_texts
-
-    @property
     def num_waiting(self) -> int:
         """Admitted texts beyond the batch size."""
-        return max(0, self._num_texts - self._max_batch_size)
+        return max(0, self.num_texts - self._max_batch_size)
 
-    def enter(self, num_texts: int) -> Place:
-        """Admit a request; return its place.
+    def enter(self, num_texts: int) -> Leave:
+        """Admit a request; return the function to call once at its end.
 
         Raises:
             ApiError: if the queue is full or the server shuts down.
@@ -55,15 +43,14 @@ class Admission:
         if num_texts > self._most:
             message = f"The request asks for {num_texts} texts, and this server holds {self._most}."
             raise ApiError(400, message, "n", "invalid_value")
-        if self._num_texts + num_texts > self._most:
+        if self.num_texts + num_texts > self._most:
             raise self.busy(f"The queue is full: {self.num_waiting} texts wait.")
-        self._num_texts += num_texts
-        return Place(self, num_texts)
+        self.num_texts += num_texts
+        return partial(self._leave, num_texts)
 
-    def take_back(self, num_texts: int, has_finished: bool) -> None:
-        """Remove a request's texts from the count."""
-        self._num_texts -= num_texts
-        if has_finished and num_texts:
+    def _leave(self, num_texts: int, has_finished: bool) -> None:
+        self.num_texts -= num_texts
+        if has_finished:
             self._finished.append((time.monotonic(), num_texts))
 
     def busy(self, message: str) -> ApiError:

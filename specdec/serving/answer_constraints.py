@@ -10,14 +10,16 @@ from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import library_special_tokens
 from specdec.errors import RequestError
 from specdec.requests.special_tokens import special_tokens
-from specdec.serving.parsed_answer import Piece
 from specdec.serving.schemas import ChatBody, Sampling
 from specdec.serving.structured_outputs import content_constraint, refusal
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
+from specdec.serving.tool_parsers.known_syntaxes import JSON_CALLS
 from specdec.serving.tool_parsers.selection import answer_format
+from specdec.serving.tool_parsers.tagged import TaggedFormat
 from specdec.serving.tools import tool_choice
 
 _FREE = AnswerRequest()
+_UNDIVIDED = TaggedFormat(JSON_CALLS, reasoning=None)  # without tools, the whole text is content
 _NUM_END_TOKENS = 256  # at the end of a prompt, where a template may open the reasoning
 
 
@@ -28,7 +30,7 @@ class AnswerPlan:
     Attributes:
         constraint: on the whole text; None for any text.
         parts: its parts, by the fields of the request that define them.
-        format: how the text is divided; None for text that isn't.
+        format: how the text is divided.
         request: what the format is asked for.
         shows_special: True if special tokens must be in the text, where they divide it.
         hidden_token_ids: the special tokens that the text omits even so, as they don't divide it.
@@ -36,14 +38,14 @@ class AnswerPlan:
 
     constraint: GrammarConstraint | None = None
     parts: Sequence[tuple[str, GrammarConstraint]] = ()
-    format: AnswerFormat | None = None
+    format: AnswerFormat = _UNDIVIDED
     request: AnswerRequest = _FREE
     shows_special: bool = False
     hidden_token_ids: Sequence[int] = ()
 
     def parser(self) -> AnswerParser:
         """Return a parser of one answer."""
-        return _Undivided() if self.format is None else self.format.parser(self.request)
+        return self.format.parser(self.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,3 @@ class AnswerPlanner:
             return Grammar(rules, parts={**arguments, "content": content} if has_content else arguments)
         except RequestError as error:
             raise refusal(error, parts[0][0]) from None
-
-
-class _Undivided(AnswerParser):
-    def feed(self, text: str) -> list[Piece]:
-        return [Piece(content=text)] if text else []
-
-    def finish(self, is_stopped: bool) -> list[Piece]:
-        return []

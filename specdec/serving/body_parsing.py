@@ -51,7 +51,7 @@ def parse(content: bytes, kind: type[Body]) -> Body:
     try:
         return kind.model_validate(without_neutral_fields(fields, neutral, kind.model_fields))
     except ValidationError as error:
-        raise of_validation(error.errors(include_url=False, include_context=False, include_input=False)) from None
+        raise of_validation(error) from None
 
 
 def parse_object(content: bytes) -> dict[str, Any]:

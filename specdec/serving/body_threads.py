@@ -3,30 +3,31 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import TypeVar
+
+from specdec.serving.requests import RequestParser
 
 _LARGE = 32 << 10  # bytes of the largest small body, whose text takes about 50 ms to encode
 
-Worker = TypeVar("Worker")
 Value = TypeVar("Value")
 
 
-class BodyThreads(Generic[Worker]):
+class BodyThreads:
     """Two threads besides the event loop, one for small bodies and one for large ones.
 
     Args:
-        small, large: each thread's object for its work, used by one thread at a time.
+        small, large: each thread's own parser.
     """
 
-    def __init__(self, small: Worker, large: Worker) -> None:
+    def __init__(self, small: RequestParser, large: RequestParser) -> None:
         self._threads = [
-            (worker, ThreadPoolExecutor(1, f"specdec-{name}")) for name, worker in (("small", small), ("large", large))
+            (parser, ThreadPoolExecutor(1, f"specdec-{name}")) for name, parser in (("small", small), ("large", large))
         ]
 
-    def run(self, num_bytes: int, work: Callable[[Worker], Value]) -> asyncio.Future[Value]:
+    def run(self, num_bytes: int, work: Callable[[RequestParser], Value]) -> asyncio.Future[Value]:
         """Run work in the thread for a body of ``num_bytes``; called on the event loop."""
-        worker, executor = self._threads[num_bytes > _LARGE]
-        return asyncio.wrap_future(executor.submit(work, worker))
+        parser, executor = self._threads[num_bytes > _LARGE]
+        return asyncio.wrap_future(executor.submit(work, parser))
 
     def close(self) -> None:
         """End both threads after their current work."""

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -197,30 +196,3 @@ class Watched:
             await self._app(scope, receive, send)
         finally:
             connection.end()
-
-
-class Process(uvicorn.Server):
-    """uvicorn's server, which accepts connections by ``Connections``."""
-
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
-        super().__init__(config)
-        self._connections = connections
-        self._accepting: list[asyncio.Task[None]] = []
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start accepting connections on bound sockets."""
-        await super().startup(sockets=[])
-        for listening in sockets or []:
-            accepting = self._connections.accept(listening, self._connection)
-            self._accepting.append(asyncio.create_task(accepting, name="specdec-accept"))
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, and wait for running answers."""
-        for task in self._accepting:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        await super().shutdown(sockets)
-
-    def _connection(self) -> Connection:
-        return Connection(self.config, self.server_state, self.lifespan.state, self._connections)

@@ -1,7 +1,9 @@
 """Errors in the format of OpenAI's API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from specdec.errors import SpecdecError
 
@@ -46,9 +48,9 @@ def busy(message: str, seconds: float) -> ApiError:
     return ApiError(429, message, code="queue_full", headers={"Retry-After": str(max(1, round(seconds)))})
 
 
-def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
+def of_validation(error: ValidationError) -> ApiError:
     """Return the error for a body that fails validation, with the field of the first fault."""
-    fault = faults[0]
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     places = [place for place in fault["loc"] if place != "body"]
     param = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).lstrip(".") or None
     if fault["type"] == "extra_forbidden":

@@ -57,3 +57,8 @@ class Answer:
             if call.id is not None and call.name is not None:
                 self.tool_calls.append(ToolCall(call.id, call.name))
             self.tool_calls[call.index].arguments += call.arguments
+
+
+def content_pieces(text: str) -> list[Piece]:
+    """Return a text as content; no piece for an empty text."""
+    return [Piece(content=text)] if text else []

@@ -1,11 +1,13 @@
 """A server's process: serves HTTP until a signal, then finishes the accepted requests and ends."""
 
+import asyncio
 import logging
 import math
 import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -13,7 +15,7 @@ import uvicorn
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.serving.app import application
-from specdec.serving.connections import Connections, Process
+from specdec.serving.connections import Connection, Connections
 from specdec.serving.json_log import log_to
 from specdec.serving.open_files import connections_that_fit
 from specdec.serving.options import ServerOptions
@@ -23,12 +25,31 @@ from specdec.serving.strategy_aliases import OFF
 _LONGEST_READING = 60  # seconds for clients to read the rest of their answers at shutdown
 
 
-class DrainingProcess(Process):
-    """A server's process, which finishes accepted requests before it ends."""
+class Process(uvicorn.Server):
+    """uvicorn's server, which accepts connections by ``Connections``, and finishes accepted requests before it ends."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections, server: Server) -> None:
-        super().__init__(config, connections)
-        self._server = server
+        super().__init__(config)
+        self._connections, self._server = connections, server
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start accepting connections on bound sockets."""
+        await super().startup(sockets=[])
+        for listening in sockets or []:
+            accepting = self._connections.accept(listening, self._connection)
+            self._accepting.append(asyncio.create_task(accepting, name="specdec-accept"))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting connections, and wait for running answers."""
+        for task in self._accepting:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await super().shutdown(sockets)
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self.lifespan.state, self._connections)
 
     def drain(self, sig: int, frame: FrameType | None) -> None:
         """Refuse new requests, and end after the running ones; at the second call, end immediately."""
@@ -103,7 +124,7 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def http_process(server: Server, bound: socket.socket) -> DrainingProcess:
+def http_process(server: Server, bound: socket.socket) -> Process:
     """Return the HTTP process of a server for a bound socket.
 
     Raises:
@@ -124,7 +145,7 @@ def http_process(server: Server, bound: socket.socket) -> DrainingProcess:
         timeout_keep_alive=math.ceil(options.idle_timeout),
         timeout_graceful_shutdown=_LONGEST_READING,
     )
-    return DrainingProcess(config, connections, server)
+    return Process(config, connections, server)
 
 
 def serve(server: Server, bound: socket.socket, log_level: str) -> str:

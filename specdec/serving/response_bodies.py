@@ -4,6 +4,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from specdec.serving.errors import ApiError
@@ -33,7 +34,7 @@ class ResponseBuilder(ABC):
             "model": name,
             "system_fingerprint": fingerprint,
         }
-        self._texts = [""] * len(call.prompts)
+        self.texts = [""] * len(call.prompts)  # so far
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.prompts]
         self._finish: list[str | None] = [None] * len(call.prompts)
         self._figures: dict[int, Figures] = {}  # of the texts that have ended
@@ -42,11 +43,6 @@ class ResponseBuilder(ABC):
         self._parsers = [call.plan.parser() for _ in call.prompts]
         self._answers = [Answer() for _ in call.prompts]
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts so far."""
-        return self._texts
-
     def note(self, progress: Progress) -> list[Piece]:
         """Add a step's progress; return the pieces of the answer that it completes."""
         parser = self._parsers[progress.index]
@@ -54,7 +50,7 @@ class ResponseBuilder(ABC):
         if progress.result is not None:
             pieces += parser.finish(is_stopped=progress.result.finish_reason == "stop")
         if self._keeps_texts:
-            self._texts[progress.index] += progress.text
+            self.texts[progress.index] += progress.text
             self._logprobs[progress.index] += progress.logprobs
             self._answers[progress.index].add(pieces)
         self._num_tokens += len(progress.token_ids)
@@ -131,7 +127,7 @@ class ChoicesResponse(ResponseBuilder):
             reason = self.finish_reason(progress.index) if is_last else None
             own = self._part(piece, progress.logprobs if number == 0 else ())
             part = self._chunk([{"index": progress.index, **own, "finish_reason": reason}])
-            parts.append(part if number or progress.step is None else part | {"step": progress.step.as_dict()})
+            parts.append(part if number or progress.step is None else part | {"step": asdict(progress.step)})
         return parts
 
     def end(self) -> dict[str, Any]:
@@ -157,7 +153,7 @@ class ChatResponse(ChoicesResponse):
     def beginning(self) -> list[dict[str, Any]]:
         return [
             self._chunk([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
-            for index in range(len(self._texts))
+            for index in range(len(self.texts))
         ]
 
     def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import specdec
 from specdec.constraints.compiled import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
-from specdec.serving.admission import Admission, Place
+from specdec.serving.admission import Admission, Leave
 from specdec.serving.answer_constraints import AnswerPlan
 from specdec.serving.body_parsing import check_content_type, parse
 from specdec.serving.body_threads import BodyThreads
@@ -145,7 +145,7 @@ class Server:
 
     async def _answer(self, request: Request, endpoint: Endpoint[Body]) -> Response:
         try:
-            body, call, place = await self._taken_up(request, endpoint)
+            body, call, leave = await self._taken_up(request, endpoint)
         except ClientGone:
             return Response(status_code=_GONE)
         log_fields = request.state.log_fields
@@ -154,7 +154,7 @@ class Server:
             log_fields["body"] = body.model_dump(exclude_none=True)
         keeps_texts = not body.stream or self.options.logs_prompts
         answer = endpoint.builder(body)(call, self.options.name, self._fingerprint, keeps_texts)
-        running = self._running(Job(call, place.leave), answer, request)
+        running = self._running(Job(call, leave), answer, request)
         try:
             if not body.stream:
                 await while_connected(request.receive, _exhaust(running.parts))
@@ -170,8 +170,8 @@ class Server:
         events = _streamed(first, running.parts, answer, body.stream_options)
         return EventStream(events, running.close, answer.names_events)
 
-    async def _taken_up(self, request: Request, endpoint: Endpoint[Body]) -> tuple[Body, Call, Place]:
-        """Return a request's body, call and place, which is released if the request is refused.
+    async def _taken_up(self, request: Request, endpoint: Endpoint[Body]) -> tuple[Body, Call, Leave]:
+        """Return a request's body, its call, and what releases its place, which is done if the request is refused.
 
         Raises:
             ApiError: if the request is refused.
@@ -182,16 +182,16 @@ class Server:
         parsing = self._threads.run(len(content), lambda _: endpoint.parse(content))
         body = await while_connected(request.receive, parsing)
         self._parser.check(body)
-        place = self.admission.enter(body.num_texts)
+        leave = self.admission.enter(body.num_texts)
         try:
             encoding = self._threads.run(len(content), lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
             if call.plan.constraint is not None:
                 constraint = await self._compiled(call.plan, request)
                 call = replace(call, settings={**call.settings, "constraint": constraint})
-            return body, call, place
+            return body, call, leave
         except BaseException:
-            place.leave(has_finished=False)
+            leave(False)
             raise
 
     async def _compiled(self, plan: AnswerPlan, request: Request) -> Compiled | None:

@@ -1,7 +1,6 @@
 """A step's report for the playground: the draft tree as text, each node's strategies, and the accepted tokens."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from specdec.record import Outcome, StepRecord
 from specdec.serving.token_texts import TokenTexts
@@ -39,10 +38,6 @@ class StepReport:
     num_texts: int
     nodes: tuple[NodeReport, ...]
     num_others: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
-        return asdict(self)
 
 
 def report_of(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepReport:

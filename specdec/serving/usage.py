@@ -1,5 +1,6 @@
 """The figures of speculation for a text: by position, how often a token was drafted and how often it was accepted."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -21,8 +22,8 @@ class Figures:
     num_steps: int = 0
     num_tokens: int = 0
     num_copied: int = 0
-    drafted: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
+    drafted: Counter[int] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter)
 
     def note(self, outcome: Outcome) -> None:
         """Add a step."""
@@ -31,8 +32,8 @@ class Figures:
         self.num_steps += 1
         self.num_tokens += len(outcome.tokens)
         self.num_copied = outcome.request.num_reused
-        _count(self.drafted, depth_of(outcome))
-        _count(self.accepted, len(outcome.path) - 1)
+        self.drafted.update(range(depth_of(outcome)))
+        self.accepted.update(range(len(outcome.path) - 1))
 
     @classmethod
     def of(cls, several: Iterable[Self]) -> Self:
@@ -42,10 +43,8 @@ class Figures:
             total.num_steps += one.num_steps
             total.num_tokens += one.num_tokens
             total.num_copied += one.num_copied
-            for sums, counts in ((total.drafted, one.drafted), (total.accepted, one.accepted)):
-                sums.extend([0] * (len(counts) - len(sums)))
-                for position, count in enumerate(counts):
-                    sums[position] += count
+            total.drafted.update(one.drafted)
+            total.accepted.update(one.accepted)
         return total
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,8 +52,8 @@ class Figures:
         return {
             "steps": self.num_steps,
             "tokens_per_step": round(self.num_tokens / self.num_steps, 4) if self.num_steps else 0.0,
-            "drafted_by_position": self.drafted,
-            "accepted_by_position": self.accepted + [0] * (len(self.drafted) - len(self.accepted)),
+            "drafted_by_position": [self.drafted[position] for position in range(len(self.drafted))],
+            "accepted_by_position": [self.accepted[position] for position in range(len(self.drafted))],
         }
 
 
@@ -62,9 +61,3 @@ def depth_of(outcome: Outcome) -> int:
     """Return the deepest position of a draft's candidates; 0 without candidates."""
     tree = outcome.tree
     return 0 if tree is None else max((tree.depths[node] for node in tree.nodes_with(Role.CANDIDATE)), default=0)
-
-
-def _count(counts: list[int], depth: int) -> None:
-    counts.extend([0] * (depth - len(counts)))
-    for position in range(depth):
-        counts[position] += 1

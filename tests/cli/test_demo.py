@@ -233,17 +233,3 @@ def test_another_text_fails_and_a_busy_machine_is_named(run: Any, monkeypatch: p
     assert "specdec without drafts, code: differs from token 2 on, a numeric tie: close." in out
     assert re.search(r"^specdec, no drafts .* 3 ties$", out, flags=re.MULTILINE)
     assert re.search(r"^specdec  .* NO$", out, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        (("--max-new-tokens", "0"), "error: --max-new-tokens 0: it must be at least 1"),
-        (("--model", "/nowhere"), "error: can't load '/nowhere': there is no such folder"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_is_loaded(run: Any, arguments: tuple[str, ...], fault: str) -> None:
-    code, out, err = run("demo", *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith(fault)
-    assert err.count("\n") == 1

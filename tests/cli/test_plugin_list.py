@@ -12,6 +12,7 @@ from pydantic import Field
 from specdec import Drafter, Proposer, Request, hookimpl
 from specdec.plugins.options import fields_of
 from specdec.plugins.registry import load_plugins
+from tests.plugins.test_registry import FakeEntryPoint
 
 
 class Colour(Enum):
@@ -50,9 +51,7 @@ def specdec_proposers() -> dict[str, type[Proposer]]:
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    entry = SimpleNamespace(
-        dist=SimpleNamespace(name="their-dist"), load=lambda: SimpleNamespace(specdec_proposers=specdec_proposers)
-    )
+    entry = FakeEntryPoint("their-dist", lambda: SimpleNamespace(specdec_proposers=specdec_proposers))
     monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [entry])
 
 

@@ -135,23 +135,18 @@ def test_race_says_where_texts_differ_and_exits_with_1(run: Any, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (("mask", "--proposer", "lookahed"), "unknown proposer 'lookahed': did you mean lookahead?"),
         (("mask", "--prompt", ""), "the prompt is empty"),
         (("mask", "--out", "mask.pdf"), "mask.pdf: a figure's name ends in .svg or .png"),
         (("mask", "--out", "no/such/mask.svg"), "no/such/mask.svg can't be written"),
-        (("mask", "--max-new-tokens", "0"), "settings refused: max_new_tokens"),
         (("mask", "--proposer", "autoregressive", "--step", "9", "--max-new-tokens", "3"), "there is no step 9: decod"),
         (("mask", "--model", "/no/such [model]"), "can't load '/no/such [model]'"),
         (("trace", ""), "the prompt is empty"),
         (("trace", PROMPT, "--proposer", "lookahead:N=1"), "options of proposer 'lookahead' refused: N=1"),
         (("trace", PROMPT, "--json", "/dev/full", "--max-new-tokens", "2"), "/dev/full can't be written"),
-        (("trace", PROMPT, "--html", "no/such/trace.html"), "no/such/trace.html can't be written"),
         (("trace", PROMPT, "--temperature", "-1"), "settings refused: temperature"),
         (("trace", PROMPT, "--max-new-tokens", "1000000"), "the prompt has "),
-        (("race", "jacobi", "lookahed"), "unknown proposer 'lookahed'"),
         (("race", "jacobi", "jacobi:n=3", "--prompt", ""), "the prompt is empty"),
         (("race", "jacobi", "jacobi:n=3", "--max-new-tokens", "1000000"), "the prompt has "),
-        (("race", "jacobi", "jacobi:n=3", "--numerics", "good"), "numerics='good': it must be one of auto, exact"),
     ],
 )
 def test_what_is_refused_exits_with_2_and_one_line(run: Any, arguments: tuple[str, ...], fault: str) -> None:

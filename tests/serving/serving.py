@@ -1,6 +1,7 @@
 """A server on a free port of this machine, in a thread of the test's own process."""
 
 import asyncio
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,14 @@ class Served:
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         """A bare request."""
         return httpx.post(f"{self.url}{path}", json=body, timeout=60.0, **options)
+
+
+def templated(template: str | None, proposer: str = "auto") -> Generator:
+    """The built-in model with another chat template."""
+    model, tokenizer = built_in()
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = template
+    return Generator(model, tokenizer, proposer=proposer)
 
 
 @contextmanager

@@ -56,10 +56,8 @@ def test_the_figures_of_a_run() -> None:
     assert found.requests_per_second == 0.4
     assert found.goodput == 0.2
     assert found.failures == {"the queue is full": 1}
-    assert found.first.values is not None
-    assert math.isclose(found.first.values[0], 0.35)
-    assert found.per_token.values is not None
-    assert math.isclose(found.per_token.values[0], 0.1)  # of 0.05, 0.1 and 1.0
+    assert math.isclose(found.first[0], 0.35)
+    assert math.isclose(found.per_token[0], 0.1)  # of 0.05, 0.1 and 1.0
     assert found.as_dict()["gaps"]["p50"] == 0.2  # of 0.1, 0.3, 0.1 and 5.0
 
 

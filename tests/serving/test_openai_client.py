@@ -1,6 +1,5 @@
 """OpenAI's own Python client against a running server: what it says is what the library says."""
 
-import copy
 import math
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from specdec import Generator, demo
-from tests.serving.serving import Served
+from tests.serving.serving import Served, serving, templated
 from tests.support.built_in_model import built_in
 
 PROMPT = "# heapq\ndef merge("
@@ -134,16 +133,12 @@ def test_log_probabilities_are_the_models_own(served: Served, alone: Generator) 
 @pytest.fixture(scope="module")
 def chatting() -> Any:
     """A server whose model has a chat template, which writes tools out as well."""
-    from tests.serving.serving import serving
-
-    model, tokenizer = built_in()
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = (
+    template = (
         "{% for tool in tools or [] %}#{{ tool.function.name }}\n{% endfor %}"
         "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
-    with serving(Generator(model, tokenizer, proposer="auto")) as running:
+    with serving(templated(template)) as running:
         yield running
 
 

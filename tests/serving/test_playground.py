@@ -1,16 +1,13 @@
 """The playground in a browser: keyboard alone, both texts and their steps, hovering, refusals, keys, narrow pages."""
 
-import copy
 import time
 from typing import Any
 
 import httpx
 import pytest
 
-from specdec import Generator
-from tests.serving.serving import Served, serving
+from tests.serving.serving import Served, serving, templated
 from tests.support.browser import resize
-from tests.support.built_in_model import built_in
 
 
 def shown(browser: Any, selector: str) -> str:
@@ -118,10 +115,7 @@ def test_a_model_with_a_chat_template_is_sent_a_message(served: Served, browser:
 
 
 def test_a_model_without_a_chat_template_is_sent_a_prompt(browser: Any) -> None:
-    model, tokenizer = built_in()
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = None
-    with serving(Generator(model, tokenizer, proposer="auto")) as bare:
+    with serving(templated(None)) as bare:
         browser.get(bare.url)
         until(browser, "#model", "demo")
         assert shown(browser, "#prompt-label") == "Prompt"

@@ -11,13 +11,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.serving.serving import Served, serving
-from tests.support.scripted_model import (
-    REASONING_TEMPLATE,
-    asks_for_weather,
-    called,
-    says_what_it_is_told,
-    scripted_chat,
-)
+from tests.support.scripted_model import REASONING_TEMPLATE, called, says_or_asks, scripted_chat
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 WEATHER: Any = {
@@ -35,13 +29,9 @@ WEATHER: Any = {
 DEGREES = {"Paris": 21, "Rome": 25}
 
 
-def reply(conversation: str) -> str:
-    return says_what_it_is_told(conversation) if "Say: " in conversation else asks_for_weather(conversation)
-
-
 @pytest.fixture(scope="module")
 def chatting() -> Iterator[Served]:
-    with serving(scripted_chat(reply)) as running:
+    with serving(scripted_chat(says_or_asks)) as running:
         yield running
 
 

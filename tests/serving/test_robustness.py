@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from specdec import Generator
 from specdec.backends.cache import RaggedLayer
@@ -25,7 +23,6 @@ from specdec.serving.logprobs import TokenLogprob
 from specdec.serving.requests import Call, RequestParser
 from specdec.serving.response_bodies import _by_text
 from specdec.serving.server import Server
-from specdec.serving.token_texts import TokenTexts
 from tests.serving.serving import Served, serving
 from tests.support.built_in_model import built_in
 
@@ -110,7 +107,7 @@ def test_a_place_is_free_once_decoding_is_over_whoever_reads() -> None:
     admission = Admission(max_batch_size=2, max_queue=0)
 
     async def decoded() -> tuple[int, int]:
-        job = Job(call(2), admission.enter(2).leave)
+        job = Job(call(2), admission.enter(2))
         job.receive(Progress(0, "a", (1,), result=object()))  # type: ignore[arg-type]  # any result
         before = admission.num_texts
         job.receive(Progress(1, "b", (1,), result=object()))  # type: ignore[arg-type]
@@ -222,17 +219,6 @@ def test_likeliest_tokens_of_one_text_are_all_told_with_the_emitted_one() -> Non
     top = tuple(TokenLogprob(token, text, -float(token)) for token, text in ((1, "\ufffd"), (2, "a"), (3, "\ufffd")))
     assert _by_text(TokenLogprob(9, "b", -9.0, top)) == {"\ufffd": -1.0, "a": -2.0, "token_id:3": -3.0, "b": -9.0}
     assert _by_text(TokenLogprob(2, "a", -2.0, top)) == {"\ufffd": -1.0, "a": -2.0, "token_id:3": -3.0}
-
-
-def test_single_tokens_keep_their_spaces() -> None:
-    words = {"<unk>": 0, "▁hello": 1, "▁world": 2, "!": 3, "▁a": 4}
-    raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Metaspace()
-    raw.decoder = decoders.Metaspace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>")
-    assert tokenizer.decode([2]) == "world"
-    texts = TokenTexts(tokenizer)
-    assert "".join(map(texts.of, [1, 2, 3])) == " hello world!"
 
 
 def test_the_servers_own_strategy_by_name_is_the_one_that_it_has() -> None:

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import jsonschema
 import pytest
-from pydantic import BaseModel, Field
 
 from specdec import Generator
 from specdec.constraints import (
@@ -121,20 +120,6 @@ def test_a_schema_constrained_answer_is_the_same_streamed(chatting: Served) -> N
     assert "".join(part.content or "" for part in parts) == (whole["content"] or "")
     reasoning = "".join(getattr(part, "reasoning_content", None) or "" for part in parts)
     assert reasoning == whole.get("reasoning_content", "")
-
-
-class Person(BaseModel, extra="forbid"):
-    name: str = Field(max_length=6)
-    age: int = Field(ge=0, le=120)
-
-
-def test_openais_client_parses_a_model(served: Served) -> None:
-    tokenizer = chat_tokenizer("")
-    with serving(Generator(random_model(tokenizer), tokenizer, proposer="auto")) as running:
-        answer = running.openai().chat.completions.parse(
-            model="demo", messages=[{"role": "user", "content": "Who?"}], response_format=Person, max_tokens=80, seed=1
-        )
-    assert isinstance(answer.choices[0].message.parsed, Person)
 
 
 def test_an_answer_that_is_cut_has_its_first_part(chatting: Served) -> None:

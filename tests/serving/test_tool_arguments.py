@@ -1,13 +1,11 @@
 """Arguments of tool calls reach the chat template as mappings, as transformers' own convention has them."""
 
-import copy
 import json
 from typing import Any
 
 import pytest
 
-from specdec import Generator, demo
-from tests.serving.serving import Served, serving
+from tests.serving.serving import Served, serving, templated
 
 # One writes arguments as JSON, one goes through their items, and one is for the older form of a single call.
 TEMPLATE = (
@@ -22,10 +20,7 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module", name="chatting")
 def _chatting() -> Any:
-    model, tokenizer = demo.load()
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = TEMPLATE
-    with serving(Generator(model, tokenizer, proposer="autoregressive")) as running:
+    with serving(templated(TEMPLATE, "autoregressive")) as running:
         yield running
 
 

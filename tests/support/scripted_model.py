@@ -45,6 +45,11 @@ def asks_for_weather(conversation: str) -> str:
     return f"Paris has {results[0]} degrees, Rome has {results[1]}."
 
 
+def says_or_asks(conversation: str) -> str:
+    """Says what it is told, or else asks for the weather."""
+    return says_what_it_is_told(conversation) if "Say: " in conversation else asks_for_weather(conversation)
+
+
 def scripted_chat(reply: Reply, template: str = TEMPLATE) -> Generator:
     """Return a generator of a model that answers each conversation with ``reply``."""
     tokenizer = copy.deepcopy(trained())

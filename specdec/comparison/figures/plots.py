@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison.contributions import Contribution, contributions
+from specdec.comparison.contributions import contributions
 from specdec.comparison.figures import merges
 from specdec.comparison.figures.axes import (
     COLOURS,
@@ -36,7 +36,7 @@ _MOST_LENGTHS = 12  # longer accepted lengths share the last bar
 _NUM_BINS = 8
 
 
-Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # returns a figure, and its Plot without the SVG
+Maker = Callable[[], tuple[Any, Plot]]  # returns a figure, and its Plot without the SVG
 
 
 def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
@@ -56,23 +56,22 @@ def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
 
 def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, salt: str) -> list[Plot]:
     """Draw all figures of a comparison; ``salt`` makes their ids unique within the page."""
-    makers: list[Maker] = [speed_ups, phases, accepted_lengths, by_category, by_position]
+    of_runs = (speed_ups, phases, accepted_lengths, by_category, by_position)
+    makers: list[Maker] = [partial(make, comparison, styles) for make in of_runs]
     if costs is not None:
-        makers.append(partial(pass_costs, costs=costs))
+        makers.append(partial(pass_costs, comparison, styles, costs))
     for name in (row.strategy for row in comparison.drafting):
         if sources := contributions(comparison.runs_of(name)):
-            makers += [
-                partial(_of_merge, make, name, sources) for make in (merges.contribution_by_depth, merges.calibration)
-            ]
-    return draw_all(makers, comparison, styles, salt)
+            makers += [partial(make, name, sources) for make in (merges.contribution_by_depth, merges.calibration)]
+    return draw_all(makers, salt)
 
 
-def draw_all(makers: Sequence[Maker], comparison: Comparison, styles: dict[str, Style], salt: str) -> list[Plot]:
-    """Draw the figures of ``makers``, such as ``speed_ups``; ``salt`` makes their ids unique within the page."""
+def draw_all(makers: Sequence[Maker], salt: str) -> list[Plot]:
+    """Draw the figures of ``makers``; ``salt`` makes their ids unique within the page."""
     plots = []
     for index, make in enumerate(makers):
         with look({"svg.hashsalt": f"{salt} {index}"}):
-            figure, plot = make(comparison, styles)
+            figure, plot = make()
             plots.append(Plot(plot.title, as_svg(figure, plot.title), plot.caption, plot.key))
     return plots
 
@@ -80,17 +79,6 @@ def draw_all(makers: Sequence[Maker], comparison: Comparison, styles: dict[str, 
 def _drafting(comparison: Comparison) -> list[Row]:
     """The rows to show acceptance for: all but plain decoding, if there are others."""
     return comparison.drafting or comparison.ranking
-
-
-def _of_merge(
-    make: Callable[[str, list[Contribution]], tuple[Any, Plot]],
-    strategy: str,
-    sources: list[Contribution],
-    comparison: Comparison,
-    styles: dict[str, Style],
-) -> tuple[Any, Plot]:
-    """Call a maker of a merge's figure with the arguments of the other makers."""
-    return make(strategy, sources)
 
 
 def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:

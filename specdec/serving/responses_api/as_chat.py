@@ -47,7 +47,7 @@ def parse_responses(content: bytes) -> ResponsesChat:
     try:
         body = ResponsesBody.model_validate(fields)
     except ValidationError as error:
-        raise _of_pydantic(error) from None
+        raise of_validation(error) from None
     try:
         chat = _chat(body)
     except ApiError as error:
@@ -69,7 +69,7 @@ def renamed(error: ApiError) -> ApiError:
 
 def _chat(body: ResponsesBody) -> ResponsesChat:
     """Return a request as a chat's."""
-    fields = body.others | {name: getattr(body, name) for name in _SAME}
+    fields = (body.model_extra or {}) | {name: getattr(body, name) for name in _SAME}
     fields |= {
         "messages": messages_of(body.instructions, body.input),
         "max_completion_tokens": body.max_output_tokens,
@@ -86,11 +86,7 @@ def _chat(body: ResponsesBody) -> ResponsesChat:
     try:
         return ResponsesChat.model_validate(without_neutral_fields(fields, CHAT_FIELDS, ChatBody.model_fields))
     except ValidationError as error:
-        raise _of_pydantic(error) from None
-
-
-def _of_pydantic(error: ValidationError) -> ApiError:
-    return of_validation(error.errors(include_url=False, include_context=False, include_input=False))
+        raise of_validation(error) from None
 
 
 def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:

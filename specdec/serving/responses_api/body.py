@@ -121,11 +121,6 @@ class ResponsesBody(Body):
     service_tier: str | None = None
 
     @property
-    def others(self) -> dict[str, Any]:
-        """Return the fields of /v1/chat/completions that have the same meaning here."""
-        return dict(self.model_extra or {})
-
-    @property
     def wants_logprobs(self) -> bool:
         """True if log-probabilities of the text are requested."""
         return LOGPROBS in (self.include or ())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from specdec.serving.parsed_answer import CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, Piece, content_pieces
 from specdec.serving.tool_parsers.call_parts import CallParts
 from specdec.serving.tool_parsers.call_syntax import CallSyntax
 from specdec.serving.tool_parsers.held_text import num_final
@@ -51,7 +51,7 @@ class CallReader:
         """
         rest, self._held = self._held, ""
         if self._read in (self._start, self._content):
-            return _content(rest)
+            return content_pieces(rest)
         if not is_stopped or (self._read == self._arguments and not self._holds_calls):
             return self._parts.held
         if self._read in (self._after_arguments, self._rest):
@@ -60,7 +60,7 @@ class CallReader:
             return []
         if self._read == self._arguments:
             self.num_calls, self.is_complete = self.num_calls - 1, True
-        return _content(self._begun + rest)
+        return content_pieces(self._begun + rest)
 
     # Each state reads from the held text, and sets the next state. None means that more text is needed.
 
@@ -85,10 +85,10 @@ class CallReader:
             content = before.rstrip()
             self._begun = before[len(content) :]
             self._held, self._read = trigger + after, self._first
-            return _content(content)
+            return content_pieces(content)
         final = num_final(self._held, self._trigger)
         content, self._held = self._held[:final], self._held[final:]
-        return _content(content) or None
+        return content_pieces(content) or None
 
     def _first(self) -> list[Piece] | None:
         return self._expect(self._syntax.first, self._name)
@@ -137,7 +137,7 @@ class CallReader:
         if self.num_calls and not self._held.strip():
             return None
         content, self._held = self._held, ""
-        return _content(content)
+        return content_pieces(content)
 
     def _expect(self, text: str, then: Callable[[], list[Piece] | None]) -> list[Piece] | None:
         """Read a fixed text, or fail."""
@@ -151,7 +151,3 @@ class CallReader:
         """Read the text of what isn't a call as content."""
         self._held, self._begun, self._read = self._begun + self._held, "", self._rest
         return []
-
-
-def _content(text: str) -> list[Piece]:
-    return [Piece(content=text)] if text else []

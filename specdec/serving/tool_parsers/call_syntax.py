@@ -18,6 +18,7 @@ class CallSyntax:
 
     Attributes:
         name: by which ``--tool-parser`` selects the syntax.
+        fits: returns True for the chat template of a model that writes it.
         opening, closing: before the first call, and after the last one.
         separator: between two calls.
         trigger: the start of a call, after which free text can't go on; "" if free text has no calls.
@@ -27,6 +28,7 @@ class CallSyntax:
     """
 
     name: str
+    fits: Callable[[str], bool]
     before_name: str
     after_name: str
     after_arguments: str

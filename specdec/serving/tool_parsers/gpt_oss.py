@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as ReadOnlySet
 
 from specdec.constraints.lark import literal, text_without
-from specdec.serving.parsed_answer import CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, Piece, content_pieces
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.serving.tool_parsers.call_parts import CallParts
 from specdec.serving.tool_parsers.call_syntax import openai_id
@@ -93,7 +93,7 @@ class _GptOssParser(AnswerParser):
         held, self._held = self._held, ""
         if not self._is_in_body:
             # A header that a length cut says nothing; a stop may occur in the name of a call.
-            return _content(held) if is_stopped or not held.startswith("<") else []
+            return content_pieces(held) if is_stopped or not held.startswith("<") else []
         pieces = self._piece(held)
         if self.is_complete or not self._holds_calls:
             return pieces
@@ -101,7 +101,7 @@ class _GptOssParser(AnswerParser):
             return self._parts.held
         self.num_calls, self.is_complete = self.num_calls - 1, True
         arguments = "".join(piece.call.arguments for piece in self._parts.held if piece.call is not None)
-        return _content(self._header + _MESSAGE + arguments)
+        return content_pieces(self._header + _MESSAGE + arguments)
 
     def _next_header(self) -> list[Piece] | None:
         header, found, body = self._held.partition(_MESSAGE)
@@ -137,8 +137,4 @@ class _GptOssParser(AnswerParser):
         if self._called:
             self.is_complete = self.is_complete or self._span.feed(body) is not None
             return self._parts.add(CallPiece(self.num_calls - 1, arguments=body), self.is_complete)
-        return [Piece(reasoning=body)] if "analysis" in self._header else _content(body)
-
-
-def _content(text: str) -> list[Piece]:
-    return [Piece(content=text)] if text else []
+        return [Piece(reasoning=body)] if "analysis" in self._header else content_pieces(body)

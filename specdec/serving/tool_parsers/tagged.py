@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from specdec.constraints.lark import literal, text_without
-from specdec.serving.parsed_answer import Piece
+from specdec.serving.parsed_answer import Piece, content_pieces
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.serving.tool_parsers.call_reader import CallReader
 from specdec.serving.tool_parsers.call_syntax import CallSyntax
@@ -93,7 +93,7 @@ class _TaggedParser(AnswerParser):
 
     def _after_reasoning(self, text: str) -> list[Piece]:
         if self._calls is None:
-            return [Piece(content=text)] if text else []
+            return content_pieces(text)
         pieces = self._calls.feed(text)
         self.num_calls, self.is_complete = self._calls.num_calls, self._calls.is_complete
         return pieces

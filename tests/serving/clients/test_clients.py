@@ -14,20 +14,16 @@ from pydantic import BaseModel
 from specdec import Generator, demo
 from tests.serving.clients.environments import FOLDER, command
 from tests.serving.serving import Served, serving
-from tests.support.scripted_model import asks_for_weather, says_what_it_is_told, scripted_chat
+from tests.support.scripted_model import says_or_asks, scripted_chat
 
 HERE = Path(__file__).parent
 ADA = {"name": "Ada", "age": 36}
 WEATHER = "Paris has 21 degrees, Rome has 25."
 
 
-def reply(conversation: str) -> str:
-    return says_what_it_is_told(conversation) if "Say: " in conversation else asks_for_weather(conversation)
-
-
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Served]:
-    with serving(scripted_chat(reply)) as running:
+    with serving(scripted_chat(says_or_asks)) as running:
         yield running
 
 
