@@ -4,6 +4,7 @@ Nodes read their contexts through the layout's masks, as attention does, so a wr
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -33,12 +34,13 @@ class ToyModel:
     def random(cls, vocab_size: int = 8, order: int = 2, seed: int = 0, sharpness: float = 2.0) -> "ToyModel":
         """A distribution per context of ``order`` tokens: the softmax of ``sharpness`` times standard normals."""
 
-        def probs(context: tuple[int, ...]) -> list[float]:
-            scores = np.random.default_rng([seed, *context[-order:]]).normal(size=vocab_size) * sharpness
+        @cache
+        def probs_after(last: tuple[int, ...]) -> tuple[float, ...]:
+            scores = np.random.default_rng([seed, *last]).normal(size=vocab_size) * sharpness
             weights = np.exp(scores - scores.max())
-            return list(weights / weights.sum())
+            return tuple((weights / weights.sum()).tolist())
 
-        return cls(probs, vocab_size)
+        return cls(lambda context: probs_after(context[-order:]), vocab_size)
 
     @classmethod
     def counting(cls, vocab_size: int = 10) -> "ToyModel":

@@ -131,7 +131,7 @@ class _Case:
 
     def _hold(self, text: Sequence[int], tree: DraftTree, answers: OutputRow, where: str) -> None:
         """Check that every node's logits are those after the text and its path."""
-        for node in range(len(tree)):
+        for node in reversed(range(len(tree))):  # children first: a longer text may answer for its prefixes
             whole = [*text, tree.tokens[ROOT], *tree.path(node)]
             found, expected = answers.logits(node).float().cpu(), self.plain(whole).float().cpu()
             error = float((found - expected).abs().max())

@@ -1,6 +1,7 @@
 """Checks of the contracts' laws, to call from a plug-in's own tests."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ def check_verifier(
             always fails: for its own tests, ``emitted_distribution`` and ``total_variation`` measure by how much.
     """
     num_tokens = shape.depth + 1
+    p, q = cache(p), cache(q)  # outcomes share most of their contexts
     emitted = emitted_distribution(
         verifier, p, lambda source: draw_tree(context, q, shape, source), context, num_tokens, settings
     )

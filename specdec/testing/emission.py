@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from specdec.backends.output import Output, OutputRow
@@ -59,15 +58,14 @@ def target_of(
     Args:
         prompt_length: tokens of ``context`` before the text, which a constraint is about; all of them by default.
     """
-    laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
-    with np.errstate(divide="ignore"):
-        logits = torch.from_numpy(np.log(laws))[None]
+    laws = [list(p((*context, *tree.path(node)))) for node in range(len(tree))]
+    logits = torch.tensor(laws, dtype=torch.float64).log()[None]
     warper = Warper(settings, len(context), (), CPU)
     constraint = None
     if settings.constraint is not None:
-        first = settings.constraint.start(Vocabulary(None, laws.shape[1]))
+        first = settings.constraint.start(Vocabulary(None, len(laws[0])))
         new_tokens = () if prompt_length is None else context[prompt_length:]
-        constraint = PathState(first, frozenset(), laws.shape[1]).after(new_tokens)
+        constraint = PathState(first, frozenset(), len(laws[0])).after(new_tokens)
     row = OutputRow(Output(logits, range(len(tree))), 0)
     return WatchedDistributions(tree, row, context, warper, source, constraint)
 
@@ -100,12 +98,7 @@ def plain_distribution(
     p: TokenDistribution, context: Sequence[int], num_tokens: int, settings: Settings | None = None
 ) -> dict[tuple[int, ...], float]:
     """Return the distribution of the next tokens in plain decoding."""
-    settings = settings or Settings(temperature=1.0)
-
-    def run(source: RandomSource) -> tuple[int, ...]:
-        return _go_on(p, context, (), num_tokens, settings, source)
-
-    return outcomes(run)
+    return _texts_from(p, context, (), num_tokens, settings or Settings(temperature=1.0))
 
 
 def emitted_distribution(
@@ -120,10 +113,13 @@ def emitted_distribution(
     settings = settings or Settings(temperature=1.0)
 
     def run(source: RandomSource) -> tuple[int, ...]:
-        verdict = verdict_of(verifier, p, draw(source), context, settings, source)
-        return _go_on(p, context, verdict.tokens, num_tokens, settings, source)
+        return verdict_of(verifier, p, draw(source), context, settings, source).tokens[:num_tokens]
 
-    return outcomes(run)
+    emitted: dict[tuple[int, ...], float] = {}
+    for tokens, prob in outcomes(run).items():  # what follows depends on the tokens alone, not on how they were drawn
+        for text, prob_after in _texts_from(p, context, tokens, num_tokens, settings).items():
+            emitted[text] = emitted.get(text, 0.0) + prob * prob_after
+    return emitted
 
 
 def expected_length(
@@ -142,18 +138,22 @@ def expected_length(
     return sum(length * chance for length, chance in outcomes(run).items())
 
 
-def _go_on(
+def _texts_from(
     p: TokenDistribution,
     context: Sequence[int],
     emitted: Sequence[int],
     num_tokens: int,
     settings: Settings,
-    source: RandomSource,
-) -> tuple[int, ...]:
-    tokens = list(emitted[:num_tokens])
-    while len(tokens) < num_tokens:
-        known = [*context, *tokens]
-        probs = target_of(p, DraftTree(known[-1]), known, settings, source, len(context)).probs(ROOT)
-        assert probs is not None, "a distribution under test has a possible token"
-        tokens.append(source.categorical(probs, len(known)))
-    return tuple(tokens)
+) -> dict[tuple[int, ...], float]:
+    """Return the distribution of the first tokens if plain decoding continues after those already emitted."""
+
+    def run(source: RandomSource) -> tuple[int, ...]:
+        tokens = list(emitted)
+        while len(tokens) < num_tokens:
+            known = [*context, *tokens]
+            probs = target_of(p, DraftTree(known[-1]), known, settings, source, len(context)).probs(ROOT)
+            assert probs is not None, "a distribution under test has a possible token"
+            tokens.append(source.categorical(probs, len(known)))
+        return tuple(tokens)
+
+    return outcomes(run)

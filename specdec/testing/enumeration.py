@@ -25,8 +25,9 @@ class _Script:
         return self._choose([1.0 - probability, probability]) == 1
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
-        total = float(weights.double().sum())
-        return self._choose((weights.double() / total).tolist()) if total > 0.0 else 0
+        values = weights.double().tolist()
+        total = sum(values)
+        return self._choose([value / total for value in values]) if total > 0.0 else 0
 
     def _choose(self, probs: Sequence[float]) -> int:
         possible = [index for index, probability in enumerate(probs) if probability > 0.0]
