@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, answer_of, on_prompts
+from benchmarks.training.replays import Answer
 from specdec.models.fused_attention import without_cudnn
-from specdec.training.acceptance import Answer
 from specdec.training.base import HeadTraining
 from specdec.training.kinds import KINDS
 from specdec.training.rollout import Rollout
