@@ -73,7 +73,7 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
     text = corpus.text.first(point.num_answer_tokens)
     vocab_size = len(model.get_input_embeddings().weight)
     vocabulary = draft_vocabulary(text, vocab_size, point.draft_vocab_size)
-    training = corpus.kind.untrained(model, vocabulary, corpus.overrides)
+    training = corpus.kind.untrained(model, vocabulary, **corpus.overrides)
     target = TargetStates(model, training.layer_ids)
     shuffle = np.random.default_rng(seed)
     rows = joined([pack(text, ROW_LENGTH, shuffle) for _ in range(point.passes)])
