@@ -57,7 +57,7 @@ MUTATIONS = (
     Mutation(
         "Medusa trained for the token after",
         "specdec/training/base.py",
-        (("[indices - 2 - step]", "[indices - 3 - step]"),),
+        (("[batch.indices - 2 - step]", "[batch.indices - 3 - step]"),),
         (TRAINED,),
     ),
     Mutation(
