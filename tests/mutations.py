@@ -56,8 +56,8 @@ MUTATIONS = (
     ),
     Mutation(
         "Medusa trained for the token after",
-        "specdec/training/losses.py",
-        (("[indices - 2 - step]", "[indices - 3 - step]"),),
+        "specdec/training/base.py",
+        (("[batch.indices - 2 - step]", "[batch.indices - 3 - step]"),),
         (TRAINED,),
     ),
     Mutation(
@@ -464,7 +464,7 @@ MUTATIONS = (
     ),
     Mutation(
         "MTP: the mask off by a branch",
-        "specdec/heads/mtp_runner.py",
+        "specdec/heads/mtp.py",
         (("visible=pairs.visible)", "visible=None)"),),
         (f"{MTP}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
     ),
@@ -476,7 +476,7 @@ MUTATIONS = (
     ),
     Mutation(
         "P-EAGLE: mask pairs without their state",
-        "specdec/heads/p_eagle_runner.py",
+        "specdec/heads/p_eagle.py",
         (("self.head.mask_hidden.repeat(requests, count, 1)", "self.head.mask_hidden.repeat(requests, count, 1) * 0"),),
         (f"{P_EAGLE}::test_drafts_are_the_references_fed_with_transformers_hidden_states",),
     ),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.training.level_replay import replay_levels
-from specdec.training.acceptance import Acceptance, Answer, TreeShape, chain_drafts, replay_chains, replay_trees
+from benchmarks.training.replays import Answer, TreeShape, chain_drafts, replay_chains, replay_levels, replay_trees
+from specdec.training.acceptance import Acceptance
 from specdec.training.base import HeadTraining
 from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.loop import Trainer
@@ -19,7 +19,7 @@ from specdec.training.packing import PackedRows, pack
 from specdec.training.settings import TrainingSettings
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
-from specdec.training.vocabulary import coverage, draft_vocabulary
+from specdec.training.vocabulary import draft_vocabulary, token_counts
 
 DEPTH = 5
 SMALL_TREE, LARGE_TREE = TreeShape(8, 5, 8), TreeShape(8, 5, 16)
@@ -73,7 +73,7 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
     text = corpus.text.first(point.num_answer_tokens)
     vocab_size = len(model.get_input_embeddings().weight)
     vocabulary = draft_vocabulary(text, vocab_size, point.draft_vocab_size)
-    training = corpus.kind.untrained(model, vocabulary, corpus.overrides)
+    training = corpus.kind.untrained(model, vocabulary, **corpus.overrides)
     target = TargetStates(model, training.layer_ids)
     shuffle = np.random.default_rng(seed)
     rows = joined([pack(text, ROW_LENGTH, shuffle) for _ in range(point.passes)])
@@ -86,6 +86,7 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
     started = time.perf_counter() - began - prepared
     run = trainer.train(rows)
     training.fold()
+    counts = token_counts(corpus.held_out, vocab_size)
     measured = {
         "name": point.name,
         "kind": training.strategy,
@@ -95,7 +96,7 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
         "documents": len(text),
         "passes": point.passes,
         "draft_vocab_size": len(vocabulary),
-        "coverage_of_held_out_text": coverage(corpus.held_out, vocabulary, vocab_size),
+        "coverage_of_held_out_text": float(counts[vocabulary].sum() / counts.sum()),
         "settings": point.settings.model_dump(),
         "seconds": {"preparing": prepared, "start": started, "training": run.seconds},
         "explained_by_start": explained,

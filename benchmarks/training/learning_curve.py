@@ -8,6 +8,7 @@ without time are left out. Results are written after each point.
 import argparse
 import json
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, answer_of, on_prompts
+from benchmarks.training.replays import Answer
 from specdec.models.fused_attention import without_cudnn
-from specdec.training.acceptance import Answer
 from specdec.training.base import HeadTraining
 from specdec.training.kinds import KINDS
 from specdec.training.rollout import Rollout
@@ -138,8 +139,13 @@ def own_text(arguments: argparse.Namespace, model: Any, results: Results) -> Tex
     )
     settings = settings.model_copy(update={"num_rows": fitting_rows(model, settings, script)})
     rollout = Rollout(model, script, settings, torch.Generator(model.device).manual_seed(arguments.seed))
-    written = rollout.write(arguments.answer_tokens, min(arguments.text_seconds, results.left()))
-    steps, seconds = len(rollout.records.steps), rollout.seconds
+    began, limit = time.perf_counter(), min(arguments.text_seconds, results.left())
+    rollout.write(
+        lambda writer: (
+            writer.records.num_answer_tokens() < arguments.answer_tokens and time.perf_counter() - began < limit
+        )
+    )
+    written, steps, seconds = rollout.records.text(), len(rollout.records.steps), time.perf_counter() - began
     del rollout
     if model.device.type == "cuda":
         torch.cuda.empty_cache()

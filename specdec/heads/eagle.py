@@ -25,8 +25,7 @@ class EagleHead(PairHead):
 
     Args:
         config: sizes and biases.
-        embeddings: (vocab, hidden), the target's token embeddings, or the head's own. They are shared, not copied, and
-            are no part of ``state_dict``.
+        embeddings: as for ``PairHead``.
         device: where the parameters are created.
         dtype: of the parameters.
     """

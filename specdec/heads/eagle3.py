@@ -34,8 +34,7 @@ class Eagle3Head(PairHead):
 
     Args:
         config: sizes and variants.
-        embeddings: (vocab, hidden), the target's token embeddings, or the head's own. They are shared, not copied, and
-            are no part of ``state_dict``.
+        embeddings: as for ``PairHead``.
         device: where the parameters are created.
         dtype: of the parameters.
         owns_embeddings: the embeddings aren't the target's, so ``write_head`` writes them too. Always so for a head of
@@ -74,7 +73,6 @@ class Eagle3Head(PairHead):
 
     @property
     def target_ids(self) -> torch.Tensor:
-        """(draft vocab,) the target's id of each draft id."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def set_vocabulary(self, target_ids: torch.Tensor) -> None:

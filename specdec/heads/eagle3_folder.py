@@ -1,7 +1,7 @@
 """Folders of EAGLE-3 heads: published ones are read, and ours are written so that vLLM, SGLang and llama.cpp read them.
 
 Read are the official layout, SpecForge's and ``speculators``', as safetensors or as a ``.bin`` file of plain tensors.
-P-EAGLE heads are read in ``speculators``' layout.
+P-EAGLE heads are read and written in ``speculators``' layout.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from specdec.heads.files import (
     MISUNDERSTOOD,
     TargetWeights,
     check_target,
+    head_embeddings,
     layer_settings,
     load_tensors,
     read_config,
@@ -34,6 +35,7 @@ REMEDIES = {
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+_VARIANTS = "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"
 
 
 def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3Head:
@@ -61,7 +63,7 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) ->
         _check_kind(folder, settings, tensors, kind)
         config = _config_of(settings, tensors)
         _check_target(folder, config, tensors, target, remedy)
-        head = _empty_head(config, tensors.pop("embed_tokens.weight", None), target, dtype)
+        head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype)
     except MISUNDERSTOOD as error:
         raise ModelError(
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {remedy}"
@@ -93,13 +95,29 @@ def write_head(
         with_output: False leaves out the output matrix and the map of the vocabulary, for a head with the target's own
             output matrix over the full vocabulary; readers then share the target's.
     """
-    tensors = head.state_dict()
-    if head.owns_embeddings:
-        tensors["embed_tokens.weight"] = head.embeddings
+    tensors = _tensors_of(head)
     if not with_output:
         for name in ("lm_head.weight", "d2t", "t2d"):
             del tensors[name]
     write_folder(folder, tensors, _written_config(head.config, num_layers) | (special_tokens or {}))
+
+
+def write_p_eagle_head(head: PEagleHead, folder: Path, num_layers: int, target: str) -> None:
+    """Write a head in bfloat16, in ``speculators``' layout.
+
+    Args:
+        head: the head; its states aren't scaled.
+        folder: created if it doesn't exist.
+        num_layers: number of the target's layers.
+        target: the target's name.
+    """
+    tensors = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in _tensors_of(head).items()}
+    write_folder(folder, tensors, _written_p_eagle_config(head.config, num_layers, target))
+
+
+def _tensors_of(head: Eagle3Head) -> dict[str, torch.Tensor]:
+    own = {"embed_tokens.weight": head.embeddings} if head.owns_embeddings else {}
+    return head.state_dict() | own
 
 
 def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:
@@ -163,7 +181,6 @@ def _check_target(
         raise ModelError(
             f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {remedy}"
         )
-    _check_embeddings(folder, config, tensors.get("embed_tokens.weight"), remedy)
     layers = config.target_layers(target.num_layers)
     if len(layers) != config.num_states or not all(0 <= layer <= target.num_layers for layer in layers):
         raise ModelError(
@@ -172,24 +189,15 @@ def _check_target(
         )
 
 
-def _check_embeddings(folder: Path, config: Eagle3Config, embeddings: torch.Tensor | None, remedy: str) -> None:
-    needed = config.vocab_size, config.hidden_size
-    if embeddings is not None and embeddings.shape != needed:
-        raise ModelError(
-            f"the head in {folder} has embeddings of shape {tuple(embeddings.shape)} (needed: {needed}): {remedy}"
-        )
-
-
 def _empty_head(
-    config: Eagle3Config, own: torch.Tensor | None, target: TargetWeights, dtype: torch.dtype
+    folder: Path, config: Eagle3Config, own: torch.Tensor | None, target: TargetWeights, dtype: torch.dtype
 ) -> Eagle3Head:
     """Return a head with its embeddings, its own or the target's, and without other weights."""
-    device = target.embeddings.device
-    embeddings = target.embeddings if own is None else own.to(device)
-    owns = own is not None
+    device, remedy = target.embeddings.device, REMEDIES["peagle" if isinstance(config, PEagleConfig) else "eagle3"]
+    embeddings = head_embeddings(folder, own, (config.vocab_size, config.hidden_size), target, remedy)
     if isinstance(config, PEagleConfig):
-        return PEagleHead(config, embeddings, device, dtype, owns_embeddings=owns)
-    return Eagle3Head(config, embeddings, device, dtype, owns_embeddings=owns)
+        return PEagleHead(config, embeddings, device, dtype, owns_embeddings=own is not None)
+    return Eagle3Head(config, embeddings, device, dtype, owns_embeddings=own is not None)
 
 
 def _check_vocabulary(folder: Path, head: Eagle3Head, has_map: bool, remedy: str) -> None:
@@ -206,23 +214,55 @@ def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,
-        **config.model_dump(
-            include={
-                "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-                "rms_norm_eps", "rope_parameters", "max_position_embeddings", "vocab_size", "draft_vocab_size",
-            }
-        ),
-        "rope_theta": config.rope_parameters["rope_theta"],
+        **_layer_sizes(config),
+        "draft_vocab_size": config.draft_vocab_size,
         "tie_word_embeddings": False,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
         "torch_dtype": "bfloat16",
-    }  # fmt: skip
+    }
     if config.layer_ids and config.layer_ids != (2, num_layers // 2, num_layers - 3):
         settings[_LAYER_IDS] = list(config.layer_ids)
         settings["eagle_config"] = {_LAYER_IDS: [layer - 1 for layer in config.layer_ids]}  # SGLang counts outputs
     if config.target_hidden_size != config.hidden_size:
         settings["target_hidden_size"] = config.target_hidden_size
-    variants = "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"
-    return settings | {name: True for name in variants if getattr(config, name)}
+    return settings | {name: True for name in _VARIANTS if getattr(config, name)}
+
+
+def _written_p_eagle_config(config: PEagleConfig, num_layers: int, target: str) -> dict[str, Any]:
+    method = {"proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1, "accept_tolerance": 0.0}
+    return {
+        "architectures": ["PEagleSpeculator"],
+        "speculators_model_type": "peagle",
+        "transformer_layer_config": {
+            "model_type": "llama",
+            "num_hidden_layers": config.num_layers,
+            **_layer_sizes(config),
+        },
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "mask_token_id": config.mask_token_id,
+        _LAYER_IDS: list(config.target_layers(num_layers)),
+        **{name: getattr(config, name) for name in _VARIANTS},
+        "speculators_config": {
+            "algorithm": "peagle",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [method],
+            "verifier": {"name_or_path": target, "architectures": []},
+        },
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _layer_sizes(config: Eagle3Config) -> dict[str, Any]:
+    """Return the settings of the head's layers, as of a ``LlamaConfig``."""
+    return {
+        **config.model_dump(
+            include={
+                "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                "rms_norm_eps", "rope_parameters", "max_position_embeddings", "vocab_size",
+            }
+        ),
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+    }  # fmt: skip

@@ -13,6 +13,7 @@ from specdec.heads.files import (
     MISUNDERSTOOD,
     TargetWeights,
     check_target,
+    head_embeddings,
     layer_settings,
     load_tensors,
     read_config,
@@ -38,7 +39,9 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
         _check_kind(folder, settings, tensors)
         config = _config_of(settings, tensors)
         check_target(folder, config.vocab_size, config.hidden_size, target, REMEDY)
-        head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype)
+        own, sizes = tensors.pop("embed_tokens.weight", None), (config.vocab_size, config.hidden_size)
+        embeddings = head_embeddings(folder, own, sizes, target, REMEDY)
+        head = EagleHead(config, embeddings, embeddings.device, dtype)
     except MISUNDERSTOOD as error:
         raise ModelError(
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {REMEDY}"
@@ -68,17 +71,3 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Ea
         bias="fc.bias" in tensors,
         qkv_bias="midlayer.self_attn.q_proj.bias" in tensors,
     )
-
-
-def _empty_head(
-    folder: Path, config: EagleConfig, own: torch.Tensor | None, target: TargetWeights, dtype: torch.dtype
-) -> EagleHead:
-    """Return a head with its embeddings, its own or the target's, and without other weights."""
-    embeddings = target.embeddings
-    if own is not None and own.shape != embeddings.shape:
-        raise ModelError(
-            f"the head in {folder} has embeddings of shape {tuple(own.shape)} (needed: {tuple(embeddings.shape)}): "
-            f"{REMEDY}"
-        )
-    device = embeddings.device
-    return EagleHead(config, embeddings if own is None else own.to(device), device, dtype)

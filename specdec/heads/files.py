@@ -158,6 +158,23 @@ def check_target(folder: Path, vocab_size: int, hidden_size: int, target: Target
         raise ModelError(f"the head in {folder} was trained for another model, of {', '.join(differs)}: {remedy}")
 
 
+def head_embeddings(
+    folder: Path, own: torch.Tensor | None, needed: tuple[int, int], target: TargetWeights, remedy: str
+) -> torch.Tensor:
+    """Return a head's own embeddings, or the target's if it has none, on the target's device.
+
+    Raises:
+        ModelError: its own ones have another shape than is needed.
+    """
+    if own is None:
+        return target.embeddings
+    if own.shape != needed:
+        raise ModelError(
+            f"the head in {folder} has embeddings of shape {tuple(own.shape)} (needed: {needed}): {remedy}"
+        )
+    return own.to(target.embeddings.device)
+
+
 def first_of(names: Sequence[str]) -> str:
     """Return the first three names, and how many more there are."""
     more = len(names) - _MOST_NAMES

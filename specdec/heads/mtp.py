@@ -13,11 +13,14 @@ in place of h, after the norm, as transformers and SGLang do.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
-from specdec.heads.base import KeyValues
+from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.torch_runner import most_probable, visible_slots, write_slots
+from specdec.models.fused_attention import without_cudnn
 
 # Takes new keys and values, (batch, heads, n, size) each, and returns those that the new queries may attend to.
 Update = Callable[[torch.Tensor, torch.Tensor], KeyValues]
@@ -111,13 +114,7 @@ class MtpHead(nn.Module):
         return linear(features, self.lm_head)
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
-        """Return the keys and values of pairs, each in the layer's own form, (batch, heads, n, size).
-
-        Args:
-            states: (batch, n, hidden), the target's at positions i.
-            tokens: (batch, n), those at positions i + 1.
-            before: of all earlier pairs.
-        """
+        """Return the keys and values of pairs, in the layer's own form; see ``DraftHead``."""
         (positions, visible), found = before.next_pairs(tokens.shape[1]), list[KeyValues]()
 
         def update(keys: torch.Tensor, values: torch.Tensor) -> KeyValues:
@@ -154,3 +151,31 @@ class _LayerCache:
         self, keys: torch.Tensor, values: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self._update(keys, values)
+
+
+class MtpRunner(HeadRunner):
+    """Runs a module on the device of its weights.
+
+    The layer is run for all pairs of a pass, since its own code computes keys, values and the rest together.
+    """
+
+    head: MtpHead
+
+    @torch.inference_mode()
+    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
+        device, stop = cache.keys.device, int(pairs.starts.max()) + pairs.tokens.shape[1]
+
+        def update(keys: torch.Tensor, values: torch.Tensor) -> KeyValues:
+            write_slots(cache, keys, values, pairs.starts)
+            return KeyValues(cache.keys[:, :, :stop], cache.values[:, :, :stop])
+
+        ids = torch.from_numpy(np.stack((pairs.tokens, pairs.positions))).to(device)
+        every = Pairs(pairs.tokens, pairs.positions, pairs.starts, pairs.features, visible=pairs.visible)
+        visible = torch.from_numpy(visible_slots(every, stop)).to(device)[:, None]
+        with without_cudnn(device):
+            out = self.head(ids[0], pairs.features, ids[1], visible, update)
+        if pairs.last is not None:
+            rows, last = torch.arange(len(pairs.last), device=device), torch.from_numpy(pairs.last).to(device)
+            out = out[rows, last][:, None]
+        draft_ids, log_probs = most_probable(self.head.logits(out), self.num_tokens, noise)
+        return Continuations(draft_ids, log_probs, out)

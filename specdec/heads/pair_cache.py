@@ -1,11 +1,11 @@
 """Caches of a head's keys and values, of pairs that were fed with the target's states and of nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from specdec.heads.base import DraftHead, KeyValues
+from specdec.heads.base import DraftHead, HeadRunner, KeyValues, Pairs
 
 
 class PairCache:
@@ -75,6 +75,20 @@ def append(head: DraftHead, cache: PairCache, states: torch.Tensor, tokens: torc
     """
     new = head.key_values(states[None].to(cache.keys.dtype), tokens[None], cache.key_values)
     cache.append(*(each[0].transpose(0, 1) for each in new))
+
+
+def prefill(runner: HeadRunner, cache: PairCache, states: torch.Tensor, tokens: Sequence[int]) -> None:
+    """Append pairs of a prompt to a cache as ``append`` does, by passes of the runner if it prefers them."""
+    if runner.num_reads is None:
+        append(runner.head, cache, states, torch.tensor(tokens, device=states.device))
+        return
+    for first in range(0, len(tokens), runner.num_reads):
+        part = np.array([tokens[first : first + runner.num_reads]])
+        start, count = len(cache), part.shape[1]
+        positions, of_part = start + np.arange(count)[None], states[None, first : first + count]
+        pairs = Pairs(part, positions, np.array([start]), of_part, fuses=True, last=np.array([count - 1]))
+        runner.run(pairs, cache.reserve(runner.num_slots(start + len(tokens) - first)))
+        cache.advance(count)
 
 
 def zeros_like(like: torch.Tensor, requests: int, num_slots: int) -> torch.Tensor:

@@ -211,12 +211,7 @@ class PairHead(nn.Module, ABC):
         return KeyValues(self.fc.weight.new_zeros(shape), self.fc.weight.new_zeros(shape))
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
-        """Return the keys and values of pairs after those of ``before``; the rest of the layer isn't computed.
-
-        Args:
-            states: (1, n, states size), the target's at positions i.
-            tokens: (1, n), those at positions i + 1.
-        """
+        """Return the keys and values of pairs; the rest of the layer isn't computed. See ``DraftHead``."""
         start = before.keys.shape[2]
         positions = torch.arange(start, start + tokens.shape[1], device=states.device)
         inputs = self.enter(tokens, self.fuse(states), positions[None])

@@ -24,21 +24,18 @@ def embeddings_of(model: object) -> torch.Tensor:
     Raises:
         ModelError: if there are none, or they are quantised.
     """
-    if isinstance(model, torch.nn.Module):
-        return _weight_of(model, "get_input_embeddings")
-    return _stored(model, "get_input_embeddings")
+    return _matrix_of(model, "get_input_embeddings")
 
 
 def output_rows_of(model: object, ids: Sequence[int]) -> torch.Tensor:
     """Return the output matrix's rows for some tokens, ``(tokens, hidden)``, without bias; see ``embeddings_of``."""
-    if isinstance(model, torch.nn.Module):
-        weight = _weight_of(model, "get_output_embeddings")
-    else:
-        weight = _stored(model, "get_output_embeddings")
+    weight = _matrix_of(model, "get_output_embeddings")
     return weight[torch.tensor(ids, dtype=torch.long, device=weight.device)]
 
 
-def _weight_of(model: torch.nn.Module, getter: str) -> torch.Tensor:
+def _matrix_of(model: object, getter: str) -> torch.Tensor:
+    if not isinstance(model, torch.nn.Module):
+        return _stored(model, getter)
     found = getattr(model, getter, lambda: None)()
     weight = getattr(found, "weight", None)
     if isinstance(weight, PackedWeight):

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from specdec.heads.mtp import MtpRunner
 from specdec.heads.mtp_checkpoint import read_mtp
-from specdec.heads.mtp_runner import MtpRunner
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions

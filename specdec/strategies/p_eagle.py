@@ -14,8 +14,7 @@ from pydantic import Field
 from specdec.heads.drafting import first_pass
 from specdec.heads.eagle3_folder import REMEDIES, read_p_eagle_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.p_eagle import PEagleHead
-from specdec.heads.p_eagle_runner import PEagleRunner
+from specdec.heads.p_eagle import PEagleHead, PEagleRunner
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision
 from specdec.strategies.base import Engine

@@ -3,14 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.progress import Plan, Progress, Watch
-from specdec.training.settings import HeadSettings
+from specdec.training.settings import ConsistencySettings, HeadSettings
 
 if TYPE_CHECKING:
     from specdec.training.consistency_run import train_consistency
     from specdec.training.head_training import train_head, write_own_text
-    from specdec.training.trained_head import TrainedHead
+    from specdec.training.run import TrainedHead
     from specdec.training.tuned_model import NoBetterModelError, TunedModel
 
 __all__ = [
@@ -30,7 +29,7 @@ __all__ = [
 # The training itself is imported at first use: it needs transformers' models.
 _HOMES = {
     "NoBetterModelError": "tuned_model",
-    "TrainedHead": "trained_head",
+    "TrainedHead": "run",
     "TunedModel": "tuned_model",
     "train_consistency": "consistency_run",
     "train_head": "head_training",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from specdec.heads.files import TargetWeights
-from specdec.training.losses import Batch, unrolled_loss
+from specdec.training.losses import Batch, distribution
 from specdec.training.packing import PackedRows
 
 if TYPE_CHECKING:
@@ -57,19 +58,15 @@ class HeadTraining(ABC):
     @classmethod
     @abstractmethod
     def untrained(
-        cls,
-        model: Any,
-        vocabulary: torch.Tensor,
-        sizes: Mapping[str, Any] | None = None,
-        device: torch.device | str | None = None,
+        cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
         """Return a head whose weights are set by ``start``.
 
         Args:
             model: the target.
             vocabulary: (draft vocab,) the target's id of each draft id, in ascending order.
-            sizes: of the head, where they differ from those derived from the target.
             device: where the weights are created; None for the target's.
+            sizes: of the head, where they differ from those derived from the target.
         """
 
     @property
@@ -138,7 +135,7 @@ class HeadTraining(ABC):
         """Return a step's logits over the draft vocabulary, (…, draft vocab), from (…, hidden) of its output."""
 
     def loss(self, batch: Batch, weights: Sequence[float], generator: torch.Generator) -> torch.Tensor:
-        """Return the weighted sum of the steps' losses on a batch.
+        """Return the weighted sum of the steps' mean cross-entropies against the target's distribution.
 
         Args:
             batch: the rows and the target's states.
@@ -146,7 +143,12 @@ class HeadTraining(ABC):
             generator: the source of randomness, on the head's device.
         """
         outs = self.outs(self.read(batch.states), batch.rows, batch.visible, len(weights))
-        return unrolled_loss(self.logits, outs, batch.states.final, self.output_rows, batch.indices, weights)
+        teacher = distribution(batch.states.final.flatten(0, 1)[batch.indices - 1], self.output_rows)
+        total = torch.zeros((), device=self.device)
+        for step, (out, weight) in enumerate(zip(outs, weights, strict=True)):
+            found = self.logits(out.flatten(0, 1)[batch.indices - 2 - step], step)
+            total = total + weight * cross_entropy(found.float(), teacher)
+        return total
 
     @abstractmethod
     def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
@@ -191,8 +193,3 @@ class HeadTraining(ABC):
     @abstractmethod
     def _read(self, folder: Path, weights: TargetWeights) -> torch.nn.Module:
         """Return the head in a folder, in float32."""
-
-
-def special_tokens(model: Any) -> dict[str, Any]:
-    """Return ``bos_token_id`` and the like of a model's configuration."""
-    return {name: getattr(model.config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}

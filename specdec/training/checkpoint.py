@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -52,8 +53,8 @@ class Checkpoint:
         """
         try:
             facts, tensors = read_state(folder)
-            best = _acceptance(facts["best"]) if facts["best"] else None
-            resumed = Resumed(_run(facts["run"]), tensors)
+            best = TypeAdapter(Acceptance | None).validate_python(facts["best"])
+            resumed = Resumed(TypeAdapter(Run).validate_python(facts["run"]), tensors)
             checkpoint = cls(str(facts["kind"]), facts["num_documents"], facts["seconds"], best, resumed)
         except UNREADABLE:
             return None
@@ -87,13 +88,3 @@ def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 def remove_checkpoint(folder: Path) -> None:
     """Remove the checkpoint of a run that has ended."""
     (folder / FILE).unlink(missing_ok=True)
-
-
-def _run(facts: dict[str, Any]) -> Run:
-    losses = [(update, loss) for update, loss in facts["losses"]]
-    evaluations = [(update, _acceptance(found)) for update, found in facts["evaluations"]]
-    return Run(**facts | {"losses": losses, "evaluations": evaluations})
-
-
-def _acceptance(facts: dict[str, Any]) -> Acceptance:
-    return Acceptance(tuple(facts["accuracy"]), tuple(facts["chain"]), facts["num_positions"])

@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from specdec.training.consistency import logits_of
-from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.jacobi_steps import JacobiRow, decode_by_jacobi
 from specdec.training.packing import PackedRows
+from specdec.training.settings import ConsistencySettings
 from specdec.training.text import Text
 from specdec.training.tuned_model import JacobiEvaluation
 

@@ -1,6 +1,7 @@
 """Another model, which Jacobi decoding decodes in fewer steps, from nothing but a model, in a given time."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,36 @@ from specdec.errors import ModelError, RequestError
 from specdec.models.architecture import attention_kinds, name_of, state_kinds
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, remove_checkpoint
-from specdec.training.consistency_plan import ConsistencyPlan
-from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.consistency_training import ConsistencyTraining
 from specdec.training.disk import prepare_folder, writing_to
 from specdec.training.memory import within_memory
 from specdec.training.own_text import FILE as TEXT
 from specdec.training.own_text import OwnText
 from specdec.training.place import Place, check_folder
-from specdec.training.progress import Watch
+from specdec.training.progress import Plan, TrainingPlan, Watch, rounded
 from specdec.training.script_choice import script_for
+from specdec.training.settings import ConsistencySettings
 from specdec.training.tuned_model import TunedModel
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyPlan(TrainingPlan):
+    """The tuning of a copy of a model.
+
+    Attributes:
+        block_size: tokens of a block.
+        folder: of the new model.
+    """
+
+    block_size: int
+    folder: Path
+
+    def lines(self, plan: Plan) -> list[str]:
+        return [
+            f"training: all weights of a copy of the model, for {rounded(plan.training_minutes, 3)} minutes; the copy "
+            f"with most tokens per step is kept (Jacobi decoding with {self.block_size} guesses, held-out text)",
+            f"this makes another model, in {self.folder}, which writes other texts; the given model stays as it is",
+        ]
 
 
 def train_consistency(

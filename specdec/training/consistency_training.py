@@ -8,16 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from specdec.errors import is_out_of_memory
 from specdec.machine.cache_files import put_in_place, replace_file
 from specdec.models.architecture import name_of
+from specdec.training.card import tuned_model_card
 from specdec.training.checkpoint import UNREADABLE, read_state, write_state
-from specdec.training.consistency_card import ConsistencyCard
 from specdec.training.consistency_evaluation import evaluate
-from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.disk import PART, writing_to
 from specdec.training.place import CONFIG, Place
 from specdec.training.progress import Progress, Watch
+from specdec.training.settings import ConsistencySettings
 from specdec.training.split import SplitText
 from specdec.training.text import Text
 from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation, NoBetterModelError, TunedModel
@@ -150,7 +152,7 @@ class ConsistencyTraining:
             facts, tensors = read_state(self.place.folder)
             if facts["num_documents"] != len(self.text):
                 return False
-            run = ConsistencyRun.of(facts["run"])
+            run = TypeAdapter(ConsistencyRun).validate_python(facts["run"])
             self._tuner.restore(tensors)
         except UNREADABLE:
             return False
@@ -213,18 +215,12 @@ class ConsistencyTraining:
     def _write(self, found: JacobiEvaluation) -> None:
         """Write the model and its card; the files of the model before are replaced one by one, each as a whole."""
         folder = self.place.folder
-        facts = ConsistencyCard(
-            original=str(getattr(self.original, "name_or_path", "") or name_of(self.original)),
-            digest=self.place.digest,
-            num_answer_tokens=self.text.num_answer_tokens,
-            run=self.run,
-            after=found,
-            settings=self.settings,
-        )
+        num_tokens = self.text.num_answer_tokens
+        card = tuned_model_card(self.original, self.place, num_tokens, self.run, found, self.settings)
         with writing_to(folder), TemporaryDirectory(prefix=PART, dir=folder) as name:
             part = Path(name)
             self._tuned.save_pretrained(part)
             self.tokenizer.save_pretrained(part)
-            (part / "README.md").write_text(facts.text(folder), encoding="utf-8")
+            (part / "README.md").write_text(card, encoding="utf-8")
             for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):  # readers look for it
                 put_in_place(file, folder / file.name)

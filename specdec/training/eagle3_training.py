@@ -8,19 +8,20 @@ import numpy as np
 import torch
 
 from specdec.heads.base import HeadRunner
+from specdec.heads.config import Eagle3Config
 from specdec.heads.drafting import TreeGrowth
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.eagle3_folder import read_head, write_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.torch_runner import TorchRunner
-from specdec.training.base import HeadTraining, special_tokens
-from specdec.training.head_sizes import eagle3_config
+from specdec.training.base import HeadTraining
 from specdec.training.least_squares_start import Samples, least_squares_start, state_scales
 from specdec.training.packing import PackedRows
 from specdec.training.target import States
 from specdec.training.unrolled import unroll
 
+_LEAST_LAYERS = 7  # of the target; below that, the layout's default names a layer twice
 _NEW_PAIRS = 2  # per step: of the root, and of an accepted token
 
 
@@ -36,21 +37,15 @@ class Eagle3Training(HeadTraining):
 
     @classmethod
     def untrained(
-        cls,
-        model: Any,
-        vocabulary: torch.Tensor,
-        sizes: Mapping[str, Any] | None = None,
-        device: torch.device | str | None = None,
+        cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
-        head = cls._empty(model, vocabulary, sizes or {}, model.device if device is None else device)
+        head = cls._empty(model, vocabulary, model.device if device is None else device, **sizes)
         head.set_vocabulary(vocabulary.to(head.d2t.device))
         head.lm_head.weight.requires_grad_(False)
         return cls(model, head)
 
     @classmethod
-    def _empty(
-        cls, model: Any, vocabulary: torch.Tensor, sizes: Mapping[str, Any], device: torch.device | str
-    ) -> Eagle3Head:
+    def _empty(cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str, **sizes: Any) -> Eagle3Head:
         """Return a head of the right sizes."""
         config = eagle3_config(model, len(vocabulary), **sizes)
         return Eagle3Head(config, model.get_input_embeddings().weight, device, torch.float32)
@@ -79,7 +74,7 @@ class Eagle3Training(HeadTraining):
 
     def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
         states = (read * self.scales).to(self.head.fc.weight.dtype)
-        return unroll(self.head, states, rows.tokens, rows.positions, visible, num_steps)
+        return unroll(self.head, states, rows, visible, num_steps)
 
     def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
         return self.head.logits(out)
@@ -112,7 +107,38 @@ class Eagle3Training(HeadTraining):
 
     def _write(self, folder: Path) -> None:
         is_reduced = self.head.config.draft_vocab_size < self.head.config.vocab_size
-        write_head(self.head, folder, self.num_layers, special_tokens(self.model), with_output=is_reduced)
+        names = "bos_token_id", "eos_token_id", "pad_token_id"
+        special_tokens = {name: getattr(self.model.config, name, None) for name in names}
+        write_head(self.head, folder, self.num_layers, special_tokens, with_output=is_reduced)
 
     def _read(self, folder: Path, weights: TargetWeights) -> Eagle3Head:
         return read_head(folder, weights, torch.float32)
+
+
+def eagle3_config(model: Any, draft_vocab_size: int, **overrides: Any) -> Eagle3Config:
+    """Return the configuration of a head for a target: one layer of the target's sizes.
+
+    Args:
+        model: the target.
+        draft_vocab_size: size of the draft vocabulary, at most the target's.
+        overrides: fields of ``Eagle3Config`` to set otherwise.
+    """
+    config, vocab_size = model.config.get_text_config(), model.get_input_embeddings().weight.shape[0]
+    layers = config.num_hidden_layers
+    heads = config.num_attention_heads
+    theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta", 10000.0)
+    derived: dict[str, Any] = {
+        "hidden_size": config.hidden_size,
+        "target_hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "vocab_size": vocab_size,
+        "draft_vocab_size": min(draft_vocab_size, vocab_size),
+        "rms_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "max_position_embeddings": getattr(config, "max_position_embeddings", 2048),
+        "layer_ids": None if layers >= _LEAST_LAYERS else (1, layers // 2, layers - 1),
+    }
+    return Eagle3Config(**derived | overrides)

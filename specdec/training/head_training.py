@@ -19,13 +19,13 @@ from specdec.training.memory import within_memory
 from specdec.training.own_text import OwnText
 from specdec.training.place import Place, architecture_in, check_folder
 from specdec.training.progress import Watch
+from specdec.training.run import TrainedHead
 from specdec.training.script import Script
 from specdec.training.script_choice import script_for
 from specdec.training.settings import HeadSettings
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
 from specdec.training.timed_training import TimedTraining
-from specdec.training.trained_head import TrainedHead
 from specdec.training.vocabulary import draft_vocabulary
 
 

@@ -1,11 +1,10 @@
-"""The loss of drafted steps: cross-entropy against the target's distribution over the draft vocabulary."""
+"""What the loss of drafted steps needs: a batch, the tokens to predict, and the target's distribution."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from specdec.training.packing import PackedRows
 
@@ -44,32 +43,6 @@ def labels(rows: PackedRows, in_vocabulary: torch.Tensor | None, num_steps: int)
     if in_vocabulary is not None:
         chosen = chosen & in_vocabulary[rows.tokens]
     return chosen.flatten().nonzero()[:, 0]
-
-
-def unrolled_loss(
-    logits: Callable[[torch.Tensor, int], torch.Tensor],
-    outs: Sequence[torch.Tensor],
-    final: torch.Tensor,
-    output_rows: torch.Tensor,
-    indices: torch.Tensor,
-    weights: Sequence[float],
-) -> torch.Tensor:
-    """Return the weighted sum of the steps' mean cross-entropies.
-
-    Args:
-        logits: returns a step's logits from its output.
-        outs: per step (rows, length, hidden).
-        final: (rows, length, target hidden), the target's states after its final norm.
-        output_rows: (draft vocab, target hidden), the target's output matrix at the draft vocabulary.
-        indices: flat indices of the tokens to predict, from ``labels``.
-        weights: one per step.
-    """
-    teacher = distribution(final.flatten(0, 1)[indices - 1], output_rows)
-    total = torch.zeros((), device=final.device)
-    for step, (out, weight) in enumerate(zip(outs, weights, strict=False)):
-        found = logits(out.flatten(0, 1)[indices - 2 - step], step)
-        total = total + weight * cross_entropy(found.float(), teacher)
-    return total
 
 
 @torch.no_grad()

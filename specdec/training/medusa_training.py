@@ -86,13 +86,9 @@ class MedusaTraining(HeadTraining):
 
     @classmethod
     def untrained(
-        cls,
-        model: Any,
-        vocabulary: torch.Tensor,
-        sizes: Mapping[str, Any] | None = None,
-        device: torch.device | str | None = None,
+        cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
-        chosen, hidden = MedusaSizes(**(sizes or {})), model.config.get_text_config().hidden_size
+        chosen, hidden = MedusaSizes(**sizes), model.config.get_text_config().hidden_size
         where: dict[str, Any] = {"device": model.device if device is None else device, "dtype": torch.float32}
 
         def block() -> ResBlock:

@@ -1,31 +1,12 @@
 """AdamW with clipped gradients and a schedule of its learning rates, whose state a resumed run goes on from."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 
+from specdec.training.settings import ConsistencySettings, TrainingSettings
+
 _PREFIX = "optimizer."  # of its tensors' names
-
-
-class Schedule(Protocol):
-    """The settings of an optimizer.
-
-    Attributes:
-        betas: of AdamW.
-        clip: largest norm of the gradient.
-        warm_up: updates until the learning rates are reached.
-        flat_share: share of the training at full rates, after which these fall linearly to zero.
-    """
-
-    @property
-    def betas(self) -> tuple[float, float]: ...
-    @property
-    def clip(self) -> float: ...
-    @property
-    def warm_up(self) -> int: ...
-    @property
-    def flat_share(self) -> float: ...
 
 
 class ScheduledAdamW:
@@ -33,10 +14,14 @@ class ScheduledAdamW:
 
     Args:
         groups: parameters with their peak learning rate.
-        schedule: how rates and gradients are limited.
+        schedule: its ``betas``, ``clip``, ``warm_up`` and ``flat_share`` are used.
     """
 
-    def __init__(self, groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]], schedule: Schedule) -> None:
+    def __init__(
+        self,
+        groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]],
+        schedule: TrainingSettings | ConsistencySettings,
+    ) -> None:
         self._schedule = schedule
         self._parameters = [parameter for parameters, _ in groups for parameter in parameters]
         named = [{"params": [*parameters], "lr": rate, "peak": rate} for parameters, rate in groups]

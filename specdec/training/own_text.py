@@ -1,7 +1,6 @@
 """The target's own text in a folder, which grows until there is enough, and which a later run goes on with."""
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -72,11 +71,9 @@ class OwnText:
         facts = self._read_facts()
         if facts.get("model") != place.digest:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
-        if set(facts.get("settings") or {}) == set(self._run["settings"]):
-            facts = {"command": settings.command} | facts  # which earlier versions didn't write
         if (command := facts.get("command")) != settings.command:
             raise RequestError(
-                f"the text in {folder} was written by {command or 'an earlier version'}, not by {settings.command}: "
+                f"the text in {folder} was written by {command}, not by {settings.command}: "
                 f"give another folder (--out), or remove {self.path}"
             )
         self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))
@@ -167,7 +164,7 @@ class OwnText:
         is_complete = False
         with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume, if text was saved)"):
             try:
-                rollout.write(2**62, math.inf, writing.goes_on)
+                rollout.write(writing.goes_on)
                 is_complete = True
             finally:
                 self.text = self.save(rollout, watch.clock() - began, is_complete)

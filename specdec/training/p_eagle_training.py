@@ -13,22 +13,21 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from specdec.heads.config import PEagleConfig
 from specdec.heads.drafting import first_pass
-from specdec.heads.eagle3_folder import read_p_eagle_head
+from specdec.heads.eagle3_folder import read_p_eagle_head, write_p_eagle_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.p_eagle import FurtherLayer, PEagleHead
-from specdec.heads.p_eagle_folder import write_p_eagle_head
-from specdec.heads.p_eagle_runner import PEagleRunner
+from specdec.heads.p_eagle import FurtherLayer, PEagleHead, PEagleRunner
 from specdec.heads.pair_head import LayerInputs
 from specdec.training.base import DEPTH
-from specdec.training.eagle3_training import Eagle3Training
-from specdec.training.head_sizes import p_eagle_config
+from specdec.training.eagle3_training import Eagle3Training, eagle3_config
 from specdec.training.least_squares_start import Samples
 from specdec.training.losses import Batch, distribution
 from specdec.training.packing import PackedRows
 from specdec.training.unrolled import chain_attention
 
 _RANDOM = 0.8
+_MOST_LAYERS, _FEWEST_LAYERS, _TARGET_LAYERS_PER_LAYER = 4, 2, 7  # four are published
 
 
 class PEagleTraining(Eagle3Training):
@@ -51,10 +50,8 @@ class PEagleTraining(Eagle3Training):
     head: PEagleHead
 
     @classmethod
-    def _empty(
-        cls, model: Any, vocabulary: torch.Tensor, sizes: Mapping[str, Any], device: torch.device | str
-    ) -> PEagleHead:
-        config = p_eagle_config(model, vocabulary, **sizes)
+    def _empty(cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str, **sizes: Any) -> PEagleHead:
+        config = _config_for(model, vocabulary, **sizes)
         return PEagleHead(config, model.get_input_embeddings().weight, device, torch.float32)
 
     @torch.no_grad()
@@ -161,3 +158,22 @@ class PEagleTraining(Eagle3Training):
 def _first(inputs: LayerInputs, count: int) -> LayerInputs:
     """Return the first pairs of attention's inputs."""
     return LayerInputs(inputs.residual, *(each[:, :, :count] for each in inputs[1:]))
+
+
+def _config_for(model: Any, vocabulary: torch.Tensor, **overrides: Any) -> PEagleConfig:
+    """Return the configuration of a P-EAGLE head for a target.
+
+    The mask token is one that the head doesn't draft, if there is one: its embedding stands for no known token.
+
+    Args:
+        model: the target.
+        vocabulary: (draft vocab,) the target's id of each draft id, in ascending order.
+        overrides: fields of ``PEagleConfig`` to set otherwise.
+    """
+    derived = eagle3_config(model, len(vocabulary)).model_dump()
+    is_drafted = torch.zeros(derived["vocab_size"], dtype=torch.bool)
+    is_drafted[vocabulary.cpu()] = True
+    derived["mask_token_id"] = int(is_drafted.int().argmin())
+    layers = model.config.get_text_config().num_hidden_layers
+    derived["num_layers"] = min(_MOST_LAYERS, max(_FEWEST_LAYERS, layers // _TARGET_LAYERS_PER_LAYER))
+    return PEagleConfig(**derived | overrides)

@@ -1,6 +1,5 @@
 """The tokens that rows of a rollout have written, and the next ones of each: kept on the device, step by step."""
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -57,12 +56,10 @@ class Records:
         """Return the mean, over rows, of the steps of a document without an answer, which ``text`` leaves out."""
         return float(self.num_steps.masked_fill(self.has_answer, 0).float().mean())
 
-    def distributions(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return temperatures and logarithms of min-p of the next tokens' distributions, (rows,) each."""
-        settings = self.settings
-        answer = torch.where(self.is_greedy, 0.0, settings.answer_temperature)
-        temperatures = torch.where(self.is_answer, answer, settings.opening_temperature)
-        return temperatures, torch.full_like(temperatures, math.log(settings.min_p))
+    def temperatures(self) -> torch.Tensor:
+        """Return the temperatures of the next tokens' distributions, (rows,)."""
+        answer = torch.where(self.is_greedy, 0.0, self.settings.answer_temperature)
+        return torch.where(self.is_answer, answer, self.settings.opening_temperature)
 
     def append(self, drawn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Record the next token of each row: a forced one, or the one drawn from the target.

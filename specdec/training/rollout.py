@@ -4,7 +4,7 @@ Each row writes one document after another. The shared prefix stays in the row's
 the device, so a step waits for nothing but the model's forward pass.
 """
 
-import time
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,7 +19,6 @@ from specdec.training.records import Records
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings
 from specdec.training.static_cache import StaticCache
-from specdec.training.text import Text
 
 _STEPS_PER_CHECK = 16
 _LEAST_NOISE = 1e-30
@@ -46,43 +45,28 @@ class Rollout:
         self.model, self.script, self.settings, self.generator = model, script, settings, generator
         self.cache = StaticCache(model, settings.num_rows, settings.num_slots(script))
         self.records = Records(script, settings, generator, model.device)
-        self.seconds = 0.0
 
     @torch.inference_mode()
-    def write(
-        self, num_answer_tokens: int, seconds: float, goes_on: Callable[["Rollout"], bool] = lambda _: True
-    ) -> Text:
-        """Return documents with ``num_answer_tokens`` tokens of answers, or those written after ``seconds``.
+    def write(self, goes_on: Callable[["Rollout"], bool]) -> None:
+        """Write documents into ``records``; call it once.
 
-        Documents that are unfinished by then are cut. Nothing is deduplicated.
+        Documents that are unfinished at the end are cut. Nothing is deduplicated.
 
         Args:
-            num_answer_tokens: the number of tokens that ends the text.
-            seconds: the time that ends it.
             goes_on: called now and then with the rollout; False ends the text.
         """
-        began = time.perf_counter()
         prefix = torch.tensor(self.script.prefix, device=self.model.device)
-        self.cache.lengths.zero_()
-        if self.records.steps:
-            self.records = Records(self.script, self.settings, self.generator, self.model.device)
         with self._attention():
             for token in prefix[:-1]:
                 self._logits(token.expand(self.settings.num_rows))
                 self.cache.lengths += 1
-            tokens, steps = prefix[-1].expand(self.settings.num_rows), 0
-            while steps % _STEPS_PER_CHECK or (
-                self.records.num_answer_tokens() < num_answer_tokens
-                and time.perf_counter() - began < seconds
-                and goes_on(self)
-            ):
-                logits = self._logits(tokens)
-                tokens, ended = self.records.append(sampled(logits, self.records.distributions(), self.generator))
+            tokens, steps, log_min_p = prefix[-1].expand(self.settings.num_rows), 0, math.log(self.settings.min_p)
+            while steps % _STEPS_PER_CHECK or goes_on(self):
+                drawn = sampled(self._logits(tokens), self.records.temperatures(), log_min_p, self.generator)
+                tokens, ended = self.records.append(drawn)
                 self.cache.lengths += 1
                 self.cache.lengths.masked_fill_(ended, len(self.script.prefix) - 1)
                 steps += 1
-        self.seconds = time.perf_counter() - began
-        return self.records.text()
 
     def _logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed a token per row; the logits, (rows, vocab)."""
@@ -105,19 +89,19 @@ class Rollout:
 
 
 def sampled(
-    logits: torch.Tensor, distributions: tuple[torch.Tensor, torch.Tensor], generator: torch.Generator
+    logits: torch.Tensor, temperatures: torch.Tensor, log_min_p: float, generator: torch.Generator
 ) -> torch.Tensor:
     """Draw a token per row by the Gumbel-max trick; a temperature of 0 gives the top token.
 
     Args:
         logits: (rows, vocab).
-        distributions: (rows,) temperatures, and (rows,) logarithms of min-p.
+        temperatures: (rows,).
+        log_min_p: tokens below this share of the top probability aren't drawn; its logarithm.
         generator: the source of randomness.
 
     Raises:
         NumericsError: on a CPU, for logits that are NaN.
     """
-    temperatures, log_min_p = distributions
     least = logits.amax(-1).float() + temperatures * log_min_p
     if logits.device.type == "cpu":
         return _of_candidates(logits, temperatures, least, generator)

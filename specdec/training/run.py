@@ -1,6 +1,7 @@
-"""The outcome of a training run, and the state from which it goes on."""
+"""The outcome of a head's training run, the state from which it goes on, and its result."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -46,3 +47,26 @@ class Resumed:
 
     run: Run
     tensors: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHead:
+    """The result of ``train_head``.
+
+    Attributes:
+        folder: the head's folder, for ``eagle3:head=FOLDER`` or the ``strategy`` of its kind.
+        digest: of the model; "" if its weights can't be read.
+        acceptance: of the best head, on held-out text.
+        num_answer_tokens: of the text.
+        is_interrupted: True if Ctrl-C ended the training; the head is the best until then.
+        run: losses and evaluations of the training.
+        strategy: the name of the strategy that drafts with it.
+    """
+
+    folder: Path
+    digest: str
+    acceptance: Acceptance
+    num_answer_tokens: int
+    is_interrupted: bool
+    run: Run
+    strategy: str = "eagle3"

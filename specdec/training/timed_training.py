@@ -12,18 +12,17 @@ from specdec.machine.cache_files import put_in_place
 from specdec.models.architecture import name_of
 from specdec.training.acceptance import Acceptance
 from specdec.training.base import HeadTraining
-from specdec.training.card import Card, card
+from specdec.training.card import head_card
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import PART, writing_to
 from specdec.training.loop import Trainer
 from specdec.training.place import Place
 from specdec.training.progress import Progress, Watch
-from specdec.training.run import Resumed, Run
+from specdec.training.run import Resumed, Run, TrainedHead
 from specdec.training.settings import HeadSettings, TrainingSettings
 from specdec.training.split import SplitText
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
-from specdec.training.trained_head import TrainedHead
 
 _START_ROWS = 128
 _MINUTES_PER_EVALUATION = 5.0
@@ -125,23 +124,11 @@ class TimedTraining:
 
     def _write(self, run: Run, found: Acceptance) -> None:
         """Write the head and its card; the files of the head before are replaced one by one, each as a whole."""
-        folder, size = self.place.folder, len(self.training.target_ids)
-        facts = Card(
-            strategy=self.training.strategy,
-            label=self.training.label,
-            target=str(getattr(self.model, "name_or_path", "") or name_of(self.model)),
-            digest=self.place.digest,
-            num_answer_tokens=self.text.num_answer_tokens,
-            num_documents=len(self.text),
-            num_trained_on=run.num_answer_tokens,
-            minutes=run.seconds / 60,
-            draft_vocab_size=size,
-            acceptance=found,
-            seed=self.settings.seed,
-        )
+        folder = self.place.folder
+        card = head_card(self.training, self.text, run, found, self.place, self.settings.seed)
         with writing_to(folder), TemporaryDirectory(prefix=PART, dir=folder) as name:
             part = Path(name)
             self.training.write(part)
-            (part / "README.md").write_text(card(facts, folder), encoding="utf-8")
+            (part / "README.md").write_text(card, encoding="utf-8")
             for file in ("model.safetensors", "README.md", "config.json"):  # readers look for the last
                 put_in_place(part / file, folder / file)

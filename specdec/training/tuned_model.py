@@ -1,9 +1,7 @@
 """The result of consistency training, and what is measured of it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
 
 from specdec.errors import ModelError
 
@@ -59,14 +57,6 @@ class ConsistencyRun:
         if faster:
             return min(faster, key=lambda found: found.loss)
         return max((found for _, found in others), key=lambda found: found.tokens_per_step)
-
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the run of which ``facts`` are the fields, read from JSON."""
-        losses = [(update, consistency, autoregressive) for update, consistency, autoregressive in facts["losses"]]
-        evaluations = [(update, JacobiEvaluation(**found)) for update, found in facts["evaluations"]]
-        previous = JacobiEvaluation(**facts["previous"]) if facts["previous"] else None
-        return cls(**{**facts, "losses": losses, "evaluations": evaluations, "previous": previous})
 
 
 class NoBetterModelError(ModelError):

@@ -12,9 +12,9 @@ from specdec.errors import ModelError
 from specdec.models.architecture import name_of
 from specdec.training.autocast import autocast
 from specdec.training.consistency import Blocks, initial_guess, losses, trajectory
-from specdec.training.consistency_settings import ConsistencySettings
 from specdec.training.optimizer import ScheduledAdamW
 from specdec.training.packing import PackedRows
+from specdec.training.settings import ConsistencySettings
 
 
 class Tuner:

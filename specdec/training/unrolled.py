@@ -9,15 +9,11 @@ import torch
 
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.pair_head import LayerInputs
+from specdec.training.packing import PackedRows
 
 
 def unroll(
-    head: Eagle3Head,
-    states: torch.Tensor,
-    tokens: torch.Tensor,
-    positions: torch.Tensor,
-    visible: torch.Tensor,
-    num_steps: int,
+    head: Eagle3Head, states: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int
 ) -> list[torch.Tensor]:
     """Return the layer's outputs of each step, (rows, length, hidden); step s at i predicts x_{i+2+s}.
 
@@ -26,8 +22,7 @@ def unroll(
     Args:
         head: the head.
         states: (rows, length, num_states * target hidden).
-        tokens: (rows, length).
-        positions: (rows, length).
+        rows: the text.
         visible: (rows, length, length), True where a position sees another.
         num_steps: number of steps.
     """
@@ -35,8 +30,8 @@ def unroll(
     outs: list[torch.Tensor] = []
     fed: list[LayerInputs] = []
     for step in range(num_steps):
-        following = tokens.roll(-1 - step, 1)
-        inputs = head.enter(following, features, positions + step)
+        following = rows.tokens.roll(-1 - step, 1)
+        inputs = head.enter(following, features, rows.positions + step)
         fed.append(inputs)
         out = head.leave(inputs.residual, chain_attention(inputs.query, fed, visible))
         outs.append(out)

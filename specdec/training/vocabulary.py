@@ -25,9 +25,3 @@ def token_counts(text: Text, vocab_size: int) -> np.ndarray:
     np.add.at(edges, text.offsets[:-1] + text.answers, -1)
     is_answer -= edges.cumsum()[:-1]
     return np.bincount(text.tokens[is_answer > 0], minlength=vocab_size)
-
-
-def coverage(text: Text, vocabulary: torch.Tensor, vocab_size: int) -> float:
-    """Return the share of the answers' tokens that are in the draft vocabulary."""
-    counts = token_counts(text, vocab_size)
-    return float(counts[vocabulary.numpy()].sum() / max(1, counts.sum()))

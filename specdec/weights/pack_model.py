@@ -83,7 +83,7 @@ def pack_model(model: torch.nn.Module, requested: str, kernels: Mapping[str, Ker
     if reason := _why_stock(model, layers, requested, num_quantised):
         weights = stock_or_refuse(requested, len(layers), reason)
     else:
-        weights = _packed_or_stock(model, _of_one_kind(layers), requested, kernels, why)
+        weights = _Packer(model, _of_one_kind(layers), requested, kernels, why).pack()
     return replace(weights, num_quantised=num_quantised)
 
 
@@ -113,81 +113,78 @@ def _of_one_kind(layers: Sequence[ProductLayer]) -> list[ProductLayer]:
     return max(kinds.values(), key=lambda own: sum(layer.weight.numel() for layer in own))
 
 
-def _packed_or_stock(
-    model: torch.nn.Module, layers: Sequence[ProductLayer], requested: str, kernels: Mapping[str, Kernel], why: str
-) -> Weights:
-    dtype, device = layers[0].weight.dtype, layers[0].weight.device
-    is_open = requested in {"auto", "packed"}
-    asked = {name: each for name, each in kernels.items() if requested == name or (is_open and not each.lossy)}
-    reasons = {name: reason for name, kernel in asked.items() if (reason := kernel.why_not(dtype, device))}
-    tried = tuple(name for name in asked if name not in reasons)
-    try:
-        return _packed_by(model, layers, asked, reasons, requested, why)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    reason = "; ".join(filter(None, [why, "memory ran out while packing"]))
-    return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
+class _Packer:
+    """Packs a model's layers of one dtype and device, or leaves them stock.
 
-
-def _packed_by(
-    model: torch.nn.Module,
-    layers: Sequence[ProductLayer],
-    kernels: Mapping[str, Kernel],
-    reasons: dict[str, str],
-    requested: str,
-    why: str,
-) -> Weights:
-    """Pack by the fastest suitable kernel, unless stock products are faster and "auto" was requested.
-
-    ``reasons`` has the reasons against kernels, by name; more are added.
+    Args:
+        layers: of the model.
+        requested, kernels, why: as for ``pack_model``.
     """
-    tried = tuple(name for name in kernels if name not in reasons)
-    groups = _joinable(model, layers) if tried else []
-    while serving := {name: kernel for name, kernel in kernels.items() if name not in reasons}:
-        with _progress("choosing a kernel", num_shapes(layers)) as on_shape:
-            chosen = choose(layers, groups, serving, requested == "auto", on_shape=on_shape)
-        if not chosen.name:
-            faults = [f"faster here than {' and '.join(serving)}"]
-            break
-        if reason := _why_not_these(serving[chosen.name], layers):
-            reasons[chosen.name] = reason
-            continue
-        return _pack_by(model, layers, groups, serving[chosen.name], chosen, requested, why)
-    else:
-        faults = [f"{name}: {reason}" for name, reason in reasons.items()]
-    reason = "; ".join(filter(None, [why, *faults])) or "no kernel is installed"
-    return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
 
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layers: Sequence[ProductLayer],
+        requested: str,
+        kernels: Mapping[str, Kernel],
+        why: str,
+    ) -> None:
+        self.model, self.layers, self.requested, self.why = model, layers, requested, why
+        dtype, device = layers[0].weight.dtype, layers[0].weight.device
+        is_open = requested in {"auto", "packed"}
+        asked = {name: each for name, each in kernels.items() if requested == name or (is_open and not each.lossy)}
+        # Against kernels, by name.
+        self.reasons = {name: reason for name, kernel in asked.items() if (reason := kernel.why_not(dtype, device))}
+        self.kernels = {name: kernel for name, kernel in asked.items() if name not in self.reasons}
 
-def _pack_by(
-    model: torch.nn.Module,
-    layers: Sequence[ProductLayer],
-    groups: Sequence[Sequence[ProductLayer]],
-    kernel: Kernel,
-    chosen: KernelChoice,
-    requested: str,
-    why: str,
-) -> Weights:
-    """Pack by the chosen kernel; products are joined only if the model runs with them."""
-    _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
-    if chosen.joins and not _runs(model):  # its code may require a contiguous product, for example
-        unpack(model)
-        _pack(model, kernel, grouped(layers, groups, joins=False), {})
-    packed = packed_weights(model)
-    if not packed:
-        return stock_or_refuse(requested, len(layers), "its parameters are in use elsewhere", layers[0])
-    used = {id(weight) for weight in packed}
-    held = [layer for layer in layers if id(layer.weight) in used]
-    return Weights(
-        kernel=chosen.name,
-        num_packed=len(packed),
-        num_layers=len(layers),
-        twice=sum(layer.weight.nbytes * (layer.is_looked_up + bool(kernel.lossy)) for layer in held),
-        loss=kernel.loss(layers[0].weight.dtype),
-        why=why,
-        lossy=kernel.lossy,
-    )
+    def pack(self) -> Weights:
+        """Pack by the fastest suitable kernel, unless stock products are faster and "auto" was requested."""
+        try:
+            return self._packed()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        return self._stock("memory ran out while packing")
+
+    def _stock(self, *faults: str) -> Weights:
+        reason = "; ".join(filter(None, [self.why, *faults])) or "no kernel is installed"
+        weights = stock_or_refuse(self.requested, len(self.layers), reason, self.layers[0])
+        return replace(weights, tried=tuple(self.kernels))
+
+    def _packed(self) -> Weights:
+        groups, serving = _joinable(self.model, self.layers) if self.kernels else [], dict(self.kernels)
+        while serving:
+            with _progress("choosing a kernel", num_shapes(self.layers)) as on_shape:
+                chosen = choose(self.layers, groups, serving, self.requested == "auto", on_shape=on_shape)
+            if not chosen.name:
+                return self._stock(f"faster here than {' and '.join(serving)}")
+            kernel = serving.pop(chosen.name)
+            reason = self.reasons[chosen.name] = _why_not_these(kernel, self.layers)
+            if not reason:
+                return self._packed_by(kernel, chosen, groups)
+        return self._stock(*(f"{name}: {reason}" for name, reason in self.reasons.items()))
+
+    def _packed_by(self, kernel: Kernel, chosen: KernelChoice, groups: Sequence[Sequence[ProductLayer]]) -> Weights:
+        """Pack by the chosen kernel; products are joined only if the model runs with them."""
+        model, layers = self.model, self.layers
+        _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
+        if chosen.joins and not _runs(model):  # its code may require a contiguous product, for example
+            unpack(model)
+            _pack(model, kernel, grouped(layers, groups, joins=False), {})
+        packed = packed_weights(model)
+        if not packed:
+            return stock_or_refuse(self.requested, len(layers), "its parameters are in use elsewhere", layers[0])
+        used = {id(weight) for weight in packed}
+        held = [layer for layer in layers if id(layer.weight) in used]
+        return Weights(
+            kernel=chosen.name,
+            num_packed=len(packed),
+            num_layers=len(layers),
+            twice=sum(layer.weight.nbytes * (layer.is_looked_up + bool(kernel.lossy)) for layer in held),
+            loss=kernel.loss(layers[0].weight.dtype),
+            why=self.why,
+            lossy=kernel.lossy,
+        )
 
 
 def _joinable(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:

@@ -7,7 +7,7 @@ import pytest
 
 from specdec import training
 from specdec.training import Plan, Progress, TunedModel
-from specdec.training.consistency_plan import ConsistencyPlan
+from specdec.training.consistency_run import ConsistencyPlan
 from specdec.training.tuned_model import ConsistencyRun, JacobiEvaluation
 
 BEFORE, AFTER = JacobiEvaluation(1.05, 0.4, 1000), JacobiEvaluation(1.8, 0.41, 1000)

@@ -14,7 +14,7 @@ from specdec import DraftTree, Generator, ModelError
 from specdec.heads.drafting import first_pass
 from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.p_eagle_runner import PEagleRunner
+from specdec.heads.p_eagle import PEagleRunner
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.pair_head import PairHead
 from specdec.strategies.eagle3 import Eagle3Proposer

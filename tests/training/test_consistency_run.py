@@ -1,6 +1,5 @@
 """Another model from nothing but a model: fewer Jacobi steps, interrupted, resumed, and with unsuitable input."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, MistralForCausalLM
 
@@ -161,7 +161,7 @@ def test_a_model_is_kept_only_if_its_loss_is_the_original_s_and_the_error_says_h
         most = max(each.tokens_per_step for each in others)
         had = rf"most tokens per step had {most:.2f} at a loss of \d+\.\d{{3}}, and "
     assert re.search(had + re.escape(str(tmp_path / "training.json")), str(found.value))
-    assert ConsistencyRun.of(json.loads((tmp_path / "training.json").read_text(encoding="utf-8"))) == run
+    assert TypeAdapter(ConsistencyRun).validate_json((tmp_path / "training.json").read_bytes()) == run
     assert len(run.evaluations) > 6
     assert len(run.losses) > 1
     evaluated = [f"{each.tokens_per_step:.2f} at a loss of {each.loss:.3f}" for _, each in run.evaluations]

@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 from specdec.errors import ModelError
 from specdec.heads.medusa import MedusaRunner
-from specdec.heads.p_eagle_runner import PEagleRunner
+from specdec.heads.p_eagle import PEagleRunner
 from specdec.heads.torch_runner import TorchRunner
 from specdec.machine.timing import Timer
 from specdec.training import Plan

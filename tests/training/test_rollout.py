@@ -42,12 +42,18 @@ def model() -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.3)).eval()
 
 
+def written(target: PreTrainedModel, script: Script, settings: RolloutSettings, num_answer_tokens: int = 300) -> Text:
+    rollout = Rollout(target, script, settings, torch.Generator().manual_seed(1))
+    rollout.write(lambda _: rollout.records.num_answer_tokens() < num_answer_tokens)
+    return rollout.records.text()
+
+
 @pytest.mark.parametrize("script", [CHAT, BASE])
 @torch.no_grad()
 def test_greedy_answers_are_those_of_plain_decoding(script: Script) -> None:
     target = model()
     settings = RolloutSettings(num_rows=6, opening_tokens=(2, 9), answer_tokens=12, greedy_share=1.0)
-    text = Rollout(target, script, settings, torch.Generator().manual_seed(1)).write(300, 60.0)
+    text = written(target, script, settings)
     check_greedy(text, target, script, settings)
     assert len({len(text.document(index)) for index in range(len(text))}) > 3  # rows begin and end at any time
 
@@ -65,34 +71,21 @@ def check_greedy(text: Text, target: PreTrainedModel, script: Script, settings: 
         assert torch.equal(tokens[answer:], expected)
 
 
-@torch.no_grad()
-def test_a_second_text_is_a_new_one() -> None:
-    target, settings = model(), RolloutSettings(num_rows=6, opening_tokens=(2, 9), answer_tokens=12, greedy_share=1.0)
-    rollout = Rollout(target, CHAT, settings, torch.Generator().manual_seed(1))
-    first, second = rollout.write(300, 60.0), rollout.write(300, 60.0)
-    check_greedy(second, target, CHAT, settings)
-    common = documents(first) & documents(second)
-    assert len(common) < len(documents(first)) / 2  # short ones may be equal
-
-
 def test_lost_steps_are_those_whose_tokens_the_text_leaves_out() -> None:
     settings, checks = RolloutSettings(num_rows=6, opening_tokens=(9, 20), answer_tokens=12), iter([True] * 3)
     rollout = Rollout(model(), CHAT, settings, torch.Generator().manual_seed(2))
-    text = rollout.write(10**6, 60.0, lambda _: next(checks, False))
+    rollout.write(lambda _: next(checks, False))
+    text = rollout.records.text()
     kept = len(text.tokens) - len(CHAT.prefix) * len(text)
     assert rollout.records.mean_lost_steps() == pytest.approx(len(rollout.records.steps) - kept / 6)
     assert rollout.records.mean_lost_steps() > 1
-
-
-def documents(text: Text) -> set[bytes]:
-    return {text.document(index).tobytes() for index in range(len(text))}
 
 
 @torch.no_grad()
 def test_a_window_that_rows_fit_into_changes_nothing() -> None:
     target = MistralForCausalLM(MistralConfig(**SIZES, initializer_range=0.3, sliding_window=64)).eval()
     settings = RolloutSettings(num_rows=6, opening_tokens=(2, 9), answer_tokens=12, greedy_share=1.0)
-    text = Rollout(target, BASE, settings, torch.Generator().manual_seed(1)).write(300, 60.0)
+    text = written(target, BASE, settings)
     check_greedy(text, target, BASE, settings)
 
 
@@ -111,25 +104,25 @@ def test_a_window_that_rows_fit_into_changes_nothing() -> None:
 def test_other_attention_is_refused(kind: type[PreTrainedModel], config: PretrainedConfig, message: str) -> None:
     settings = RolloutSettings(num_rows=2, opening_tokens=(2, 9), answer_tokens=12)
     with pytest.raises(ModelError, match=message):
-        Rollout(kind(config).eval(), BASE, settings, torch.Generator().manual_seed(1)).write(10, 60.0)
+        written(kind(config).eval(), BASE, settings)
 
 
 @torch.no_grad()
 def test_the_model_is_left_as_it_was() -> None:
     target = model()
     before = target.config._attn_implementation
-    Rollout(target, CHAT, RolloutSettings(num_rows=2), torch.Generator().manual_seed(1)).write(10, 60.0)
+    written(target, CHAT, RolloutSettings(num_rows=2), 10)
     assert target.config._attn_implementation == before
 
 
 def test_draws_follow_the_temperature_and_min_p() -> None:
     logits = torch.tensor([2.0, 1.0, 0.0, -4.0]).expand(40_000, -1)
     temperatures = torch.full((40_000,), 0.8)
-    draws = sampled(logits, (temperatures, torch.full((40_000,), -3.0)), torch.Generator().manual_seed(0))
+    draws = sampled(logits, temperatures, -3.0, torch.Generator().manual_seed(0))
     expected = torch.tensor([2.0, 1.0, 0.0]).div(0.8).softmax(-1)  # the last is below exp(-3) of the top
     assert torch.bincount(draws, minlength=4)[3] == 0
     torch.testing.assert_close(torch.bincount(draws).float() / 40_000, expected, rtol=0, atol=0.01)
-    assert sampled(logits, (temperatures * 0, torch.zeros(40_000)), torch.Generator().manual_seed(0)).sum() == 0
+    assert sampled(logits, temperatures * 0, 0.0, torch.Generator().manual_seed(0)).sum() == 0
     logits[7] = torch.nan
     with pytest.raises(NumericsError, match="NaN"):
-        sampled(logits, (temperatures, torch.full((40_000,), -3.0)), torch.Generator().manual_seed(0))
+        sampled(logits, temperatures, -3.0, torch.Generator().manual_seed(0))

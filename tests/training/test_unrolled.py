@@ -32,7 +32,7 @@ def test_every_step_is_a_chain_drafted_at_that_position(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     rows = packed_rows(head.config.vocab_size, [[7, 9], [20]], draw)
     states = torch.randn(*rows.tokens.shape, head.fc.in_features, generator=draw)
-    outs = unroll(head, states, rows.tokens, rows.positions, rows.visible(), NUM_STEPS)
+    outs = unroll(head, states, rows, rows.visible(), NUM_STEPS)
     compared = 0
     for row in range(len(rows)):
         for document in rows.documents[row].unique():

@@ -323,12 +323,6 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, write: Callable[[Path], obj
     assert remembered_by(write, tmp_path) > 0
 
 
-def test_the_file_of_the_version_before_is_made_anew(tmp_path: Path) -> None:
-    """One choice by a readable key, without a digest."""
-    earlier = {"(('AMD', 'AVX512', 1, '2.13.0'), 'torch.float32')": {"name": "nonesuch", "joins": True}}
-    assert remembered_by(lambda path: path.write_text(json.dumps(earlier)), tmp_path) > 0
-
-
 def test_a_sound_file_is_not_made_anew(tmp_path: Path) -> None:
     assert remembered_by(lambda path: path.write_text(json.dumps(json.loads(path.read_text()))), tmp_path) == 0
 

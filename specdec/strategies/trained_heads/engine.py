@@ -8,8 +8,7 @@ import torch
 
 from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import Choose, TreeGrowth, first_returned
-from specdec.heads.pair_cache import PairCache
-from specdec.heads.prefill import prefill
+from specdec.heads.pair_cache import PairCache, prefill
 from specdec.strategies.base import Drafter, Engine, Pays
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.request import Request

@@ -17,8 +17,7 @@ from specdec_openvino.options import OpenVINOOptions
 
 from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import DraftedTrees, grow
-from specdec.heads.pair_cache import PairCache, append
-from specdec.heads.prefill import prefill
+from specdec.heads.pair_cache import PairCache, append, prefill
 from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions

@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec.training.acceptance import Answer, TreeShape, chain_drafts, replay_chains, replay_trees
+from benchmarks.training.replays import Answer, TreeShape, chain_drafts, replay_chains, replay_trees
 from specdec.training.eagle3_training import Eagle3Training
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
