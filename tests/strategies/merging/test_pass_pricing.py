@@ -271,6 +271,21 @@ def test_a_first_step_without_tokens_is_no_error() -> None:
         priced.learn(record, record.outcomes, 1.0)
 
 
+@pytest.mark.parametrize("answer", [False, True])
+def test_the_sizer_is_asked_once_before_a_steps_first_pass(answer: bool) -> None:
+    gains = list[float]()
+
+    def takes_drafts(gain: float) -> bool:
+        gains.append(gain)
+        return answer
+
+    priced, drafts = PassPricing(LOSS), SizedDrafts([growth_of({})], [1], 1.0)
+    priced._costs[0].extend([0.1, 0.1])
+    priced.begin(drafts, [0], takes_drafts)
+    assert priced.pays([0.5]) == priced.pays([0.5]) == priced.has_run == answer
+    assert gains == pytest.approx([0.7 * 0.5 - 0.1] * (1 if answer else 2))
+
+
 @pytest.mark.parametrize("heads", [0.15, 0.3, 0.6])
 def test_no_pass_runs_in_a_step_whose_drafts_are_refused_since_padding_is_off(heads: float) -> None:
     """A padded pass takes three tenths longer, and so does a change. The head alone drafts."""
