@@ -286,7 +286,7 @@ def test_the_sizer_is_asked_once_before_a_steps_first_pass(answer: bool) -> None
     assert gains == pytest.approx([0.7 * 0.5 - 0.1] * (1 if answer else 2))
 
 
-@pytest.mark.parametrize("heads", [0.15, 0.3, 0.6])
+@pytest.mark.parametrize("heads", [0.3, 0.6])
 def test_no_pass_runs_in_a_step_whose_drafts_are_refused_since_padding_is_off(heads: float) -> None:
     """A padded pass takes three tenths longer, and so does a change. The head alone drafts."""
     machine = Machine(0.0, heads, 0.1, costs=PADDED, change=0.3)
