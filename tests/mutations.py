@@ -316,8 +316,32 @@ MUTATIONS = (
     Mutation(
         "passes of a head run whatever they cost",
         "specdec/strategies/merging/pass_pricing.py",
-        (("> self._speed_up * price", "> 0.0"),),
+        (("- self._speed_up * price", ""),),
         ("tests/strategies/merging/test_pass_pricing.py",),
+    ),
+    Mutation(
+        "passes of a head run in steps whose drafts are refused",
+        "specdec/strategies/merging/pass_pricing.py",
+        (("if not self._began and not self._takes_drafts(gain):", "if False:"),),
+        ("tests/strategies/merging/test_pass_pricing.py",),
+    ),
+    Mutation(
+        "padding of roots begins with the first step that wins something",
+        "specdec/strategies/merging/root_padding.py",
+        (("self._lost <= 0.0 < gain", "gain > 0.0"),),
+        ("tests/strategies/merging/test_root_padding.py",),
+    ),
+    Mutation(
+        "searches use up the balance of a padded pass",
+        "specdec/strategies/merging/sizer.py",
+        (("return self._costs.table(self._num_rows).costs[2] - 1.0", "return 0.0"),),
+        ("tests/strategies/merging/test_root_padding.py",),
+    ),
+    Mutation(
+        "a single slow change of sizes is believed",
+        "specdec/strategies/merging/step_times.py",
+        (("if 0 < len(self._switches) < _FEWEST_SWITCHES:", "if False:"),),
+        ("tests/strategies/merging/test_padded_cost_model.py",),
     ),
     Mutation(
         "drafts are compared with plain steps that took longer because of a switch",
@@ -660,20 +684,20 @@ MUTATIONS = (
     ),
     Mutation(
         "pending tokens that a draft's size ignores",
-        "specdec/strategies/merging/sizer.py",
-        (("table_of_step(self._costs, self._pending,", "table_of_step(self._costs, [0] * len(growths),"),),
+        "specdec/strategies/merging/pending_tokens.py",
+        (("table_of_step(self._costs, self._by_row,", "table_of_step(self._costs, [0] * len(growths),"),),
         ("tests/strategies/merging/test_pending.py",),
     ),
     Mutation(
         "passes of rows that share none, for nothing",
-        "specdec/strategies/merging/pending_costs.py",
+        "specdec/strategies/merging/pending_tokens.py",
         (("fixed, others = cost(alone, 0, num_others), 0", "fixed, others = 0.0, 0"),),
         ("tests/strategies/merging/test_pending.py",),
     ),
     Mutation(
         "a checkpoint that no plain step moves",
-        "specdec/strategies/merging/sizer.py",
-        (("return is_due and any(self._pending)", "return False and any(self._pending)"),),
+        "specdec/strategies/merging/pending_tokens.py",
+        (("return any(self._by_row) and", "return False and"),),
         ("tests/strategies/merging/test_pending.py",),
     ),
 )  # fmt: skip

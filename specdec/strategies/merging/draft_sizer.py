@@ -48,6 +48,16 @@ class DraftSizer(ABC):
         Called again in the same step after passes of a head have added candidates.
         """
 
+    def takes_drafts(self, gain: float) -> bool:
+        """Return False if the step would have no draft tokens, so that passes of a head are in vain.
+
+        Called after ``sizes``, before the first pass of a head.
+
+        Args:
+            gain: draft tokens of a row that the pass is expected to win, less those that its time is worth.
+        """
+        return True
+
     def spend(self, cost: float) -> None:  # noqa: B027 - optional
         """Called after passes of a head, with their cost in plain steps, which counts in the speed-up.
 

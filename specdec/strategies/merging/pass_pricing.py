@@ -100,9 +100,18 @@ class PassPricing:
         self._has_guessed = False  # one of these passes has an unknown cost
         self.cost = self.seconds = 0.0
 
-    def begin(self, drafts: SizedDrafts, rows: Sequence[int]) -> None:
-        """Begin a step with the drafts of the other sources; ``rows`` are those that the part drafts for."""
+    def begin(
+        self, drafts: SizedDrafts, rows: Sequence[int], takes_drafts: Callable[[float], bool] = lambda _: True
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            drafts: of the other sources.
+            rows: those that the part drafts for.
+            takes_drafts: ``DraftSizer.takes_drafts``.
+        """
         self._begin_step()
+        self._takes_drafts = takes_drafts
         self._before = self._after = drafts
         self._rooms = [drafts.room(row) for row in rows]
         self._balance = min(_LARGEST_BALANCE, self._balance + self._loss)
@@ -125,8 +134,10 @@ class PassPricing:
         expected = sum(room * each for room, each in zip(self._rooms, probabilities, strict=True))
         expected /= len(self._before.sizes)
         price = cost or 0.0
-        is_worth = expected * self._won / self._probability > self._speed_up * price
-        if not is_worth or self.cost + price > self._balance:
+        gain = expected * self._won / self._probability - self._speed_up * price
+        if gain <= 0.0 or self.cost + price > self._balance:
+            return False
+        if not self._began and not self._takes_drafts(gain):
             return False
         self._has_guessed |= cost is None
         self._began.append(self._clock())

@@ -23,20 +23,16 @@ class RootPadding:
         """Begin a step."""
         self._before = self.is_on, self._lost
 
-    def choose(self, gain: float, cost_of_changes: float) -> bool:
+    def choose(self, gain: float, cost_of_changes: float, is_bound: bool = False) -> bool:
         """Return whether the step's pass is padded; of several calls in a step the last one counts.
 
         Args:
-            gain: what a padded pass is expected to win over a root alone, in plain steps.
+            gain: tokens that a padded pass is expected to win over a root alone, beyond those that its time is worth.
             cost_of_changes: of the change there and back, in plain steps.
+            is_bound: the step is padded whatever it wins, since passes of a head have run for its drafts.
         """
         was_on, lost = self._before
         self._lost = min(cost_of_changes, max(0.0, lost - gain))
-        self.is_on = (self._lost < cost_of_changes or gain > 0.0) if was_on else self._lost <= 0.0 < gain
+        is_chosen = (self._lost < cost_of_changes or gain > 0.0) if was_on else self._lost <= 0.0 < gain
+        self.is_on = is_bound or is_chosen
         return self.is_on
-
-    def end(self, cost_of_changes: float) -> None:
-        """End padding, which has lost what it may lose."""
-        if self.is_on:
-            self.is_on, self._lost = False, cost_of_changes
-            self.begin()

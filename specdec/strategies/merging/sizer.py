@@ -12,12 +12,12 @@ the balance can't lose whole, except for trials: the balance bounds losses and d
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one. No step pays for a
 change between passes of one token and of more: ``root_padding.py`` decides for stretches of steps.
 
-Models with recurrent states read *pending* tokens again in each pass, until a pass whose tokens are all accepted moves
-their checkpoint. So a pass over p pending tokens and n of a draft costs c(p + n), rows that don't share a pass cost
-several (``pending_costs.py``), and a draft is charged for the tokens that it is expected to leave pending. A plain step
-moves the checkpoint for certain. It is made instead of a draft once reading again has cost more, since the last move,
-than the move does: its own cost less that of one token with drafts. The sum of both costs is the least then, as for a
-stock that is ordered in lots (Harris 1913, "How many parts to make at once").
+A step has three calls:
+
+    skips   the balance is used up, or a plain step or a trial is due: nothing is searched for
+    sizes   the size with the largest gain, by the costs of ``cost_model.py``; then no draft at all where roots are fed
+            alone (``root_padding.py``), or where a plain step moves a recurrent state (``pending_tokens.py``)
+    learn   the balance, the speed-up and the costs after the step
 """
 
 import math
@@ -30,7 +30,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.pending_costs import table_of_step
+from specdec.strategies.merging.pending_tokens import PendingTokens
 from specdec.strategies.merging.root_padding import RootPadding
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
@@ -82,7 +82,8 @@ class SpeedupSizer(DraftSizer):
         self._num_rows = 1  # of the steps that the balance counts
         self._num_others = 0  # rows of the last pass that had another strategy
         self._tokens = self._time = _FIRST_STEPS  # of a row, in recent steps: the time is in plain steps
-        self._spent = 0.0  # plain steps that passes of a head took, in the step under way
+        self._has_passes, self._spent = False, 0.0  # of a head, in the step under way: their cost in plain steps
+        self._gain_of_padding = 0.0  # expected before passes
         self._charged = 0.0  # to the balance, for that step
         self._began_with = 0.0  # the balance before it
         self._last = 0, 1  # number of rows and size of the last step whose time was learnt
@@ -90,27 +91,23 @@ class SpeedupSizer(DraftSizer):
         self._padding = RootPadding()  # of steps of a row alone
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
-        self._pending: Sequence[int] = ()  # by row
-        self._leaves_pending = False  # rejected drafts do
-        self._reread = self._reread_now = 0.0  # cost of pending tokens since the last move, and in the step under way
+        self._pending = PendingTokens(costs)
 
     def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
         """Begin a step; True if the balance is used up, or if a plain step is due to compare drafted ones with."""
-        self._pending, self._leaves_pending = pending or [0] * num_rows, self._leaves_pending or any(pending)
-        self._reread, self._reread_now = (self._reread + self._reread_now if any(pending) else 0.0), 0.0
+        self._pending.begin(num_rows, pending)
         num_all = num_rows + self._num_others
         if num_all != self._num_rows:
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self.cost, self._spent, self._charged, self._began_with, self.pads_root = 1.0, 0.0, 0.0, self.balance, False
+        self._has_passes = False
         self._padding.begin()
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
         self._is_out = self.balance < (self._resumes_at() if self._is_out else self._reserve())
-        if self._is_out:
-            self._padding.end(self._costs.cost_of_changes(num_rows))
         self.is_plain = not self._num_others and self._costs.needs_plain(num_rows)
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
@@ -132,11 +129,10 @@ class SpeedupSizer(DraftSizer):
         return self._reserve() + _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
     def _reserve(self) -> float:
-        """Return the balance that searches leave: for a padded pass, and while roots are alone for the change."""
+        """Return the balance that searches leave for a padded pass: without it they would find drafts in vain."""
         if not self._costs.may_pad_root(self._num_rows):
             return 0.0
-        padded = self._costs.table(self._num_rows).costs[2] - 1.0
-        return padded if self._padding.is_on else padded + self._costs.cost_of_changes(self._num_rows) / 2
+        return self._costs.table(self._num_rows).costs[2] - 1.0
 
     def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
@@ -168,19 +164,17 @@ class SpeedupSizer(DraftSizer):
         """A further round pays while the sum of its probabilities exceeds the speed-up times its cost."""
         num_rows = len(growths) + self._num_others
         self.balance += self._charged  # of sizes before passes
-        table = of_step = self._costs.table(num_rows)
-        if self._leaves_pending:
-            has_draft = [growth.next_probability > 0.0 for growth in growths]
-            of_step = table_of_step(self._costs, self._pending, has_draft, self._num_others)
+        table = self._costs.table(num_rows)
+        of_step = self._pending.table(table, growths, self._num_others)
         costs, taken = of_step.costs, list[Growth]()
         best = self._best(growths, table, of_step, taken)
-        self._reread_now = costs[best.size] - table.costs[best.size]
+        cost = best.cost + self._spent
+        moves = self._pending.moves_checkpoint(table, of_step, best.size, cost, best.num_tokens)
         is_padded = may_pad = self._costs.may_pad_root(num_rows)
         if may_pad:
-            gain = best.num_tokens - 1.0 - self._speed_up * (best.cost + self._spent - costs[1])
-            is_padded = self._padding.choose(gain, self._costs.cost_of_changes(num_rows))
-        is_refused = may_pad and not is_padded and not self._num_trials
-        if best.size > 1 and (is_refused or self._moves(table, costs[1], best)):
+            gain = self._gain_of_padding = best.num_tokens - 1.0 - self._speed_up * (cost - costs[1])
+            is_padded = self._padding.choose(gain, self._costs.cost_of_changes(num_rows), is_bound=self._has_passes)
+        if best.size > 1 and not self._num_trials and (moves or (may_pad and not is_padded)):
             best = _Size(1, costs[1])
         self.pads_root = is_padded and best.size == 1
         self.cost = costs[2 if self.pads_root else best.size]
@@ -198,7 +192,7 @@ class SpeedupSizer(DraftSizer):
             taken: gets the growth of each node that a round has added, in order.
         """
         num_rows, speed_up, costs = len(growths) + self._num_others, self._speed_up, of_step.costs
-        left = self._left(table, 0.0, 0.0)  # at least, by a rejected draft
+        left = self._pending.cost_of_rejection(table, 0.0, 0.0)  # at least
         may_pad = self._costs.may_pad_root(num_rows)  # the first draft tokens then cost nothing
         size, gained, best = 1, 0.0, _Size(1, costs[1 + may_pad])
         for growing in self._costs.rounds(growths):
@@ -214,39 +208,21 @@ class SpeedupSizer(DraftSizer):
                     growth.take()
                     taken.append(growth)
             gained, size = gained + probability, size + 1
-            found = _Size(size, costs[size] + self._left(table, gained, probability), 1.0 + gained, len(taken))
+            left_now = self._pending.cost_of_rejection(table, gained, probability)
+            found = _Size(size, costs[size] + left_now, 1.0 + gained, len(taken))
             doubt = _LEAST_GAIN if best.size == 1 else 1.0
             gain = found.num_tokens - best.num_tokens - speed_up * (found.cost * doubt - best.cost)
             if self._num_trials or gain > 0.0:
                 best = found
         return best
 
-    def _left(self, table: CostTable, gained: float, probability: float) -> float:
-        """Return what it is expected to cost to read the tokens again that a step with a draft leaves pending.
-
-        Args:
-            table: of steps without pending tokens.
-            gained: number of draft tokens that are expected to be accepted.
-            probability: that all are.
-        """
-        if not self._leaves_pending:
-            return 0.0
-        return (1.0 - probability) * table.over_plain(2 + round(gained))
-
-    def _moves(self, table: CostTable, plain: float, best: _Size) -> bool:
-        """Return True if a plain step is to move the checkpoint, instead of a step of the best size.
-
-        Args:
-            table: of steps without pending tokens.
-            plain: cost of the plain step, in as many passes as it needs.
-        """
-        plain -= table.over_plain(1 + max(self._pending, default=0))  # what reading again costs is in neither
-        per_token = (best.cost + self._spent - self._reread_now) / best.num_tokens
-        is_due = self._reread + self._reread_now > plain - per_token
-        return is_due and any(self._pending) and not self._num_trials
+    def takes_drafts(self, gain: float) -> bool:
+        if self._num_trials or not self._costs.may_pad_root(self._num_rows):
+            return True
+        return self._padding.choose(self._gain_of_padding + gain, self._costs.cost_of_changes(self._num_rows))
 
     def spend(self, cost: float) -> None:
-        self._spent += cost
+        self._has_passes, self._spent = True, self._spent + cost
 
     def _pays(self, size: int, probability: float, least: float, cost: float) -> bool:
         """Return True if a round pays and the balance has its cost, or if a trial has room for it.
@@ -296,5 +272,4 @@ class SpeedupSizer(DraftSizer):
         self.balance, self._num_rows, self._padding = _FIRST_BALANCE, 1, RootPadding()
         self._tokens = self._time = _FIRST_STEPS
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
-        self._leaves_pending = False
-        self._reread = self._reread_now = 0.0
+        self._pending = PendingTokens(self._costs)

@@ -231,6 +231,29 @@ def test_a_pass_of_another_size_than_the_last_one_costs_a_switch_and_spoils_no_o
             assert model.cost_of_switch(1, size) == pytest.approx(0.4 if size != last else 0.0)
 
 
+def test_a_single_slow_change_of_sizes_forbids_no_further_ones_and_is_corrected_by_the_next() -> None:
+    """The first plain step after a padded pass waits for another program, for fifty times what it takes."""
+    model = PaddedCostModel(Costs((1, 6), (1.0, 1.1), 1.0, padding=Padding((1, 6))), 6)
+    num_steps = 0
+
+    def change(seconds: float) -> float:
+        """Change to passes of a token and back; return the cost of both changes."""
+        for width, taken in ((1, seconds), (1, 1.0), (6, 1.1)):
+            model.learn(1, width, taken, 0.0, width == 1)
+        return model.cost_of_changes(1)
+
+    model.learn(1, 6, 1.1, 0.0, False)
+    assert change(50.0) <= 2.0
+    while not model.needs_plain(1):
+        model.learn(1, 6, 1.1, 0.0, False)
+        num_steps += 1
+    assert num_steps <= 250
+    assert change(1.3) == pytest.approx(0.6)
+    assert [change(seconds) for seconds in (3.0, 3.0, 3.0, 3.0)][-1] == pytest.approx(4.0), (
+        "an expensive one is believed"
+    )
+
+
 def test_drafts_keep_the_size_of_the_last_pass_where_a_switch_costs_more_than_it_brings() -> None:
     """Of two sizes, the larger brings a little more for its time, but not for a share of a switch."""
     sizes = list[int]()
