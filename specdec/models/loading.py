@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.errors import ModelError, RequestError, nearest, plural
+from specdec.errors import ModelError, RequestError, nearest, plural, shortened
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
     GIVE_A_MODEL,
@@ -19,7 +19,6 @@ from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_argum
 from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
-_MOST_OF_A_REASON = 300
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
@@ -117,7 +116,7 @@ def checked_device(given: object) -> str:
         device = torch.device(given)  # type: ignore[call-overload]  # any type that torch takes
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
-        reason = str(error).splitlines()[0][:200]
+        reason = shortened(str(error).splitlines()[0])
         if reason.startswith("Expected one of"):  # all of torch's kinds follow, most of which nobody has
             near = _DEVICES.get(str(given).casefold())
             reason = "torch has no device of that name" + (f", did you mean {near!r}?" if near else "")
@@ -229,7 +228,7 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
                 f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
                 f"pass it: Generator({name!r}, tokenizer)"
             ) from error
-        reason = " ".join(str(error).split()).rstrip(".")[:_MOST_OF_A_REASON] or type(error).__name__
+        reason = shortened(" ".join(str(error).split()).rstrip(".")) or type(error).__name__
         raise ModelError(
             f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
         ) from error
