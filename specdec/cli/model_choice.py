@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from specdec.cli.option_groups import OptionGroup, with_option_groups
-from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, load_model
+from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, checked_source, load_model
 from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
@@ -72,13 +72,17 @@ class ModelChoice(OptionGroup):
             SpecdecError: before loading, if a strategy can't use its files.
             ModelError: if the model can't be loaded.
         """
-        from specdec.plugins.registry import load_plugins
-        from specdec.runtime.strategies import check_files
-
-        registry = load_plugins()
-        made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
-        check_files(made)
+        registry, made = _checked(strategies)
         return load_model(self.model, self.device, self.dtype, partial(self.read, registry, made))
+
+    def check(self, *strategies: Any) -> None:
+        """Check the model's path, device and dtype and the strategies' files, as ``load`` does, but load nothing.
+
+        Raises:
+            SpecdecError: if ``load`` would refuse one of them.
+        """
+        _checked(strategies)
+        checked_source(self.model, self.device, self.dtype)
 
     def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":
         """Read a model from a folder or hub name in the backend's form, and its tokenizer."""
@@ -122,6 +126,9 @@ class RankedChoice(ModelChoice):
             named["backend"] = "distributed"
         return cls(**named, closing=closing)
 
+    def check(self, *strategies: Any) -> None:
+        """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
+
     def load(self, *strategies: Any) -> tuple[Any, Any]:
         import torch.distributed as dist
 
@@ -155,6 +162,17 @@ class RankedChoice(ModelChoice):
 
 
 USUAL = ModelChoice()
+
+
+def _checked(strategies: Iterable[Any]) -> "tuple[Registry, list[Proposer]]":
+    """Make strategies, and check their files."""
+    from specdec.plugins.registry import load_plugins
+    from specdec.runtime.strategies import check_files
+
+    registry = load_plugins()
+    made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
+    check_files(made)
+    return registry, made
 
 
 def takes_model(command: Callable[..., None]) -> Callable[..., None]:

@@ -94,6 +94,20 @@ def check_request(
     return strategies, rule
 
 
+def checked_source(name: str, device: str | None, dtype: str | None) -> "ModelSource":
+    """Check a model's path, device and dtype before loading, without the hub; names of built-in models are no paths.
+
+    Raises:
+        RequestError: for a device that torch doesn't have here, or an unknown dtype.
+        ModelError: for a path without a model.
+    """
+    from specdec.models.loading import ModelSource, checked_device, checked_dtype
+
+    if name in _BUILT_IN:
+        return ModelSource(name, checked_device(device), checked_dtype(dtype))
+    return ModelSource.of(name, device, dtype)
+
+
 def load_model(
     name: str, device: str | None, dtype: str | None, read: Callable[["ModelSource"], "Opened"]
 ) -> tuple[Any, Any]:
@@ -111,10 +125,9 @@ def load_model(
     """
     from specdec import demo
     from specdec.demo import smollm2
-    from specdec.models.loading import ModelSource, checked_device, checked_dtype
 
     with status(f"loading {name}"):
-        source = ModelSource(name, checked_device(device), checked_dtype(dtype))
+        source = checked_source(name, device, dtype)
         if name == "demo":
             quieten_transformers()
             # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
@@ -124,11 +137,10 @@ def load_model(
             folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
             quieten_transformers()
             with smollm2.reading(folder):
-                opened = read(ModelSource.of(str(folder), device, dtype))
+                opened = read(checked_source(str(folder), device, dtype))
             with suppress(AttributeError):  # of a backend's own
                 opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
         else:
-            source = ModelSource.of(name, device, dtype)
             quieten_transformers()
             try:
                 opened = read(source)
