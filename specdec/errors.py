@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 _OUT_OF_MEMORY = "can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "bad allocation"
-_LONGEST = 200  # characters of a refused value
+_LONGEST = 200  # characters of a value or a reason in a message
 
 
 class SpecdecError(Exception):
@@ -130,16 +130,10 @@ def describe(error: "ValidationError", model: "type[BaseModel]", elsewhere: Mapp
         elif detail["type"] == "missing":
             faults.append(f"{name} has no default: give {name}=…")
         elif name:
-            faults.append(f"{name}={_shown(detail['input'])}: {message[0].lower()}{message[1:]}")
+            faults.append(f"{name}={shortened(repr(detail['input']))}: {message[0].lower()}{message[1:]}")
         else:
             faults.append(message)
     return "; ".join(faults)
-
-
-def _shown(value: object) -> str:
-    """Return a value as it is written, cut if it is long, such as a grammar."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def refuse_unknown(caller: str, given: Iterable[str], allowed: Collection[str], elsewhere: Mapping[str, str]) -> None:
@@ -164,6 +158,11 @@ def close_all(closables: Iterable[Closable]) -> None:
     with ExitStack() as closing:
         for each in closables:
             closing.callback(each.close)
+
+
+def shortened(text: str, length: int = _LONGEST) -> str:
+    """Return a text, or if it has more than ``length`` characters, its beginning and an ellipsis in that length."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def plural(number: int, noun: str, many: str = "") -> str:

@@ -11,6 +11,8 @@ from torch._C import _disabled_torch_function_impl
 from specdec.padding import NO_PADDING, Padding
 from specdec.tree import DraftTree
 
+MAX_POSITIONS = 1 << 24  # of a model without a limit, so that every request ends
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -25,7 +27,7 @@ class Shapes:
     """The facts of a backend that compilers and the decoding loop depend on.
 
     Attributes:
-        max_positions: None for no limit.
+        max_positions: the model's own limit; None if it has none.
         takes_trees: False if drafts are cut to their longest chain.
         takes_drafts: False if a pass over several tokens is right at the beginning of a text only: no draft is asked
             for then.
@@ -54,6 +56,11 @@ class Shapes:
     padding: Padding = NO_PADDING
     packs_rows: bool = False
     takes_drafts: bool = True
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens of a text and its prompt; ``MAX_POSITIONS`` for a model that has no limit."""
+        return MAX_POSITIONS if self.max_positions is None else self.max_positions
 
     def padded(self, width: int) -> int:
         """Return the padded width of a pass whose widest row has ``width`` nodes."""

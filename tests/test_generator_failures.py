@@ -89,6 +89,12 @@ def test_a_prompt_too_long_for_the_models_positions_fails_alone() -> None:
     )
 
 
+def test_a_text_without_end_is_refused_by_a_model_without_a_limit() -> None:
+    limit = "would bring it to 1000000000000000000000000000001, but the model supports 16777216 positions"
+    with pytest.raises(RequestError, match=limit):
+        Generator(toy(max_positions=None)).generate([1], max_new_tokens=10**30)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("eos_token_id", 8), ("eos_token_id", [1, -1]), ("bad_words_ids", [[1, 2], [3, 99]])]
 )

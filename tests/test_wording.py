@@ -1,14 +1,23 @@
-"""Messages count in English: one token, two tokens."""
+"""Messages count in English, one token, two tokens, and cut long values."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.errors import plural
+from specdec.errors import plural, shortened
 
 
 def test_a_count_agrees_with_its_noun() -> None:
     assert [plural(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     assert [plural(count, "strategy", "strategies") for count in (1, 3)] == ["1 strategy", "3 strategies"]
+
+
+@given(st.text(), st.integers(1, 12))
+def test_a_long_text_is_cut_to_its_length_and_shows_it(text: str, length: int) -> None:
+    shown = shortened(text, length)
+    assert len(shown) == min(len(text), length)
+    assert shown == text if len(text) <= length else shown == text[: length - 1] + "…"
 
 
 def test_a_result_of_one_token_says_so() -> None:

@@ -227,13 +227,11 @@ class Session:
             OutgrownError: if it is too small.
         """
         shapes = self.generator.shapes
-        if shapes.max_positions is None:
-            return wanted
         num_tokens = len(encode(messages, self.generator.tokenizer, shapes.vocab_size))
-        room = shapes.max_positions - num_tokens
+        room = shapes.context_length - num_tokens
         if room < min(_LEAST_ROOM, wanted):
             raise OutgrownError(
                 f"the conversation has {plural(num_tokens, 'token')} with this question, and the model's limit is "
-                f"{shapes.max_positions}"
+                f"{shapes.context_length}"
             )
         return min(room, wanted)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from specdec.runtime.backend_choice import Opened
     from specdec.strategies.base import Proposer
 
+_BUILT_IN = "demo", "smollm2"  # names of models that aren't folders or hub names
 _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
@@ -76,17 +77,12 @@ class ModelChoice(OptionGroup):
             SpecdecError: before loading, if a strategy can't use its files.
             ModelError: if the model can't be loaded.
         """
-        from specdec import demo
-        from specdec.models.loading import ModelSource, checked_device, checked_dtype
-        from specdec.plugins.registry import load_plugins
-        from specdec.runtime.strategies import check_files
-
-        registry = load_plugins()
-        made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
-        check_files(made)
+        registry, made = _checked(strategies)
         with status(f"loading {self.model}"):
-            source = ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
+            source = self._checked_source()
             if self.model == "demo":
+                from specdec import demo
+
                 quieten_transformers()
                 # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
                 model, tokenizer = demo.load() if self.dtype is None else demo.load(dtype=source.dtype)
@@ -95,6 +91,23 @@ class ModelChoice(OptionGroup):
         if opened.note:
             Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
         return opened.model, opened.tokenizer
+
+    def check(self, *strategies: Any) -> None:
+        """Check the model's path, device and dtype and the strategies' files, as ``load`` does, but load nothing.
+
+        Raises:
+            SpecdecError: if ``load`` would refuse one of them.
+        """
+        _checked(strategies)
+        self._checked_source()
+
+    def _checked_source(self) -> "ModelSource":
+        """Check the path, device and dtype, without the hub; names of built-in models are no paths."""
+        from specdec.models.loading import ModelSource, checked_device, checked_dtype
+
+        if self.model in _BUILT_IN:
+            return ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
+        return ModelSource.of(self.model, self.device, self.dtype)
 
     def _opened(self, source: "ModelSource", registry: "Registry", strategies: Iterable["Proposer"]) -> "Opened":
         """Read SmolLM2, or a model from a folder or the hub."""
@@ -110,14 +123,13 @@ class ModelChoice(OptionGroup):
             with suppress(AttributeError):  # of a backend's own
                 opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
             return opened
-        source = ModelSource.of(name, self.device, self.dtype)
         quieten_transformers()
         try:
             return self.read(registry, strategies, source)
         except ModelError as error:
             if isinstance(error, HubUnreachableError) and name.endswith(f"/{smollm2.NAME}"):
                 raise ModelError(f"{error}; --model smollm2 needs no hub") from error
-            if near := nearest(name, ("demo", "smollm2")):
+            if near := nearest(name, _BUILT_IN):
                 raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
             raise
 
@@ -163,6 +175,9 @@ class RankedChoice(ModelChoice):
             named["backend"] = "distributed"
         return cls(**named, closing=closing)
 
+    def check(self, *strategies: Any) -> None:
+        """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
+
     def load(self, *strategies: Any) -> tuple[Any, Any]:
         import torch.distributed as dist
 
@@ -196,6 +211,17 @@ class RankedChoice(ModelChoice):
 
 
 USUAL = ModelChoice()
+
+
+def _checked(strategies: Iterable[Any]) -> "tuple[Registry, list[Proposer]]":
+    """Make strategies, and check their files."""
+    from specdec.plugins.registry import load_plugins
+    from specdec.runtime.strategies import check_files
+
+    registry = load_plugins()
+    made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
+    check_files(made)
+    return registry, made
 
 
 def takes_model(command: Callable[..., None]) -> Callable[..., None]:

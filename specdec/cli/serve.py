@@ -155,11 +155,12 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
         check_tool_parser(tool_parser)
         limits.check()
+        name = name or PurePath(choice.model).name
+        options = _server_options(name, access, limits, logging, offered=offered, tool_parser=tool_parser)
+        choice.check(proposer, *offered.values())
         bound = running.bind(access.host, access.port)
         use_threads(threads)
         model, tokenizer = _loaded(choice, proposer, *offered.values())
-        name = name or PurePath(choice.model).name
-        options = _server_options(name, access, limits, logging, offered=offered, tool_parser=tool_parser)
     console = Console(stderr=True, highlight=False)
     if access.is_open:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")

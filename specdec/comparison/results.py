@@ -13,7 +13,7 @@ from specdec.comparison.runs import Plan, Run
 from specdec.comparison.spec_bench import SpecBench, spec_bench
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.decoding.phases import PHASES
-from specdec.errors import RequestError, SpecdecError, plural
+from specdec.errors import RequestError, SpecdecError, plural, shortened
 
 _NAME = 30  # characters of a strategy's name in ``repr``, whose lines have at most 80
 
@@ -48,9 +48,8 @@ class Comparison:
         lines = [f"Comparison of {plural(len(self.prompts), 'prompt')}, {plural(self.plan.repeats, 'repeat')}{state}"]
         lines.append(f"  {'':{_NAME}}  tokens/s  tokens/step  speed over plain")
         for row in self.ranking:
-            name = row.strategy if len(row.strategy) <= _NAME else f"{row.strategy[: _NAME - 1]}…"
             figures = f"{row.tokens_per_second:8.1f}  {row.tokens_per_step:11.2f}  {row.speed_up}"
-            lines.append(f"  {name:{_NAME}}  {figures}")
+            lines.append(f"  {shortened(row.strategy, _NAME):{_NAME}}  {figures}")
         num_defects, num_ties = len(self.defects), len(self.ties)
         lines.append(f"  texts that differ from plain decoding's: {num_defects}, and {num_ties} at numeric ties")
         return "\n".join(lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from specdec.comparison.runs import Plan, Run
-from specdec.errors import RequestError
+from specdec.errors import RequestError, shortened
 
 
 class RunFile:
@@ -99,12 +99,5 @@ def _check_same(plan: Plan, other: Plan, path: Path) -> None:
     for name in Plan.model_fields:
         ours, theirs = getattr(plan, name), getattr(other, name)
         if name not in {"repeats", "inexact"} and ours != theirs:
-            raise RequestError(
-                f"run file {path} belongs to another comparison: its {name} is {_short(theirs)}, not {_short(ours)}; "
-                "choose another file"
-            )
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 120 else text[:117] + "…"
+            values = f"its {name} is {shortened(str(theirs))}, not {shortened(str(ours))}"
+            raise RequestError(f"run file {path} belongs to another comparison: {values}; choose another file")

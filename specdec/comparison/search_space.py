@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,8 +80,8 @@ class SearchSpace:
             settings[f"{self._name}:{','.join([*given, *chosen])}"] = places
         return settings
 
-    def search(self, screen: Callable[[str], Trial], costs: Costs, deadline: float) -> list[Trial]:
-        """Screen settings until the deadline, or until all are screened.
+    def search(self, screen: Callable[[str], Trial], costs: Costs, has_time: Callable[[], bool]) -> list[Trial]:
+        """Screen settings while there is time, at least one, or until all are screened.
 
         The first few are random, with a fixed seed. Each next one is the nearest to the fastest so far, since
         neighbours are about equally fast. Settings that the strategy refuses are skipped.
@@ -91,7 +90,7 @@ class SearchSpace:
         random.Random(0).shuffle(untried)
         found: list[Trial] = []
         refusals: list[SpecdecError] = []
-        while untried and (not found or time.perf_counter() <= deadline):
+        while untried and (not found or has_time()):
             setting = untried[0]
             if found and len(found) + len(refusals) >= _NUM_SPREAD:
                 fastest = max(found, key=lambda trial: trial.tokens_per_second(costs)).strategy

@@ -71,6 +71,7 @@ class Tuner:
         strategy: ``"lookahead"``, or with fixed options, ``"lookahead:pool_from_prompt=false"``.
         space: values to try by option, in place of the strategy's ``tunable`` values.
         minutes: duration of the search; exceeded only if one setting on six prompts takes longer.
+        clock: returns seconds, by which the search stops screening.
         options: ``verifier``, ``numerics``, ``weights``, ``backend``, ``seed``, ``chat``, and settings of
             ``Generator.generate``.
 
@@ -87,9 +88,11 @@ class Tuner:
         tokenizer: Any | None = None,
         space: Mapping[str, Sequence[Any]] | None = None,
         minutes: float = 5.0,
+        clock: Callable[[], float] = time.perf_counter,
         **options: Unpack[ComparisonKeywords],
     ) -> None:
-        self._seconds, self._space = 60 * minutes, check_search(strategy, space, minutes)
+        self._seconds, self._clock = 60 * minutes, clock
+        self._space = check_search(strategy, space, minutes)
         if isinstance(model, str | os.PathLike):
             first = {strategy: self._space.first}
             model, tokenizer = open_by_name(model, tokenizer, first, ComparisonOptions.make(options))
@@ -98,30 +101,33 @@ class Tuner:
 
     def run(self, on_trial: Callable[[Trial], None] | None = None) -> Tuning:
         """Measure costs, screen settings twice, run the finalists; ``on_trial`` is called after each screening."""
-        session, began = self._session, time.perf_counter()
+        session, began = self._session, self._clock()
         costs = session.costs()
         screen = _Screening(session, costs, self._space.num_settings, self._seconds * _SCREENING, on_trial)
-        screened = self._space.search(screen, costs, began + self._seconds * _SCREENING)
+
+        def left_of(share: float) -> float:
+            return began + self._seconds * share - self._clock()
+
+        screened = self._space.search(screen, costs, lambda: left_of(_SCREENING) >= 0)
 
         def fastest_first() -> list[Trial]:
             return sorted(screened, key=lambda trial: trial.tokens_per_second(costs), reverse=True)
 
         for trial in fastest_first()[:_NUM_AGAIN]:
-            if time.perf_counter() < began + self._seconds * _AGAIN:
+            if left_of(_AGAIN) > 0:
                 screened[screened.index(trial)] = trial.plus(screen(trial.strategy, is_second=True))
         # The less disturbed of two measurements of c(T).
         costs = min(costs, session.costs(), key=lambda measured: sum(measured.seconds))
-        comparison = self._run_finalists(fastest_first(), costs, began + self._seconds * _END)
+        comparison = self._run_finalists(fastest_first(), costs, left_of(_END))
         rows = comparison.drafting
         best = next((row for row in rows if not row.num_defects), rows[0])
         return Tuning(best.strategy, best.speed_up, tuple(fastest_first()), self._space.num_refused, comparison, costs)
 
-    def _run_finalists(self, trials: Sequence[Trial], costs: Costs, deadline: float) -> Comparison:
-        """Compare as many finalists, on as many prompts, in as many repeats, as the time allows.
+    def _run_finalists(self, trials: Sequence[Trial], costs: Costs, left: float) -> Comparison:
+        """Compare as many finalists, on as many prompts, in as many repeats, as the ``left`` seconds allow.
 
         More prompts come before more repeats, since the reference is the slowest and only its texts are needed.
         """
-        left = deadline - time.perf_counter()
         num_tokens, plan = self._session.settings["max_new_tokens"], self._session.plan
         plain = costs.plain if plan.reference == plan.baseline else costs.plain + costs.seconds[0]
         seconds = [num_tokens * plain]  # per prompt: plain decoding, then the finalists

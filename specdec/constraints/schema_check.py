@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, NoReturn, TypeGuard
 from urllib.parse import unquote
 
-from specdec.errors import RequestError, nearest
+from specdec.errors import RequestError, nearest, shortened
 
 _MAPPINGS = {"properties", "patternProperties", "$defs", "definitions"}  # of schemas by name
 _LISTS = {"anyOf", "oneOf", "allOf", "prefixItems"}  # of schemas
@@ -35,7 +35,6 @@ _KNOWN = {
 _LARGEST_DIVISOR = 25_000  # takes a fraction of a second to compile
 _MOST_LEVELS = 100  # the library's parser allows 128, a few of which it needs itself
 _MOST_SHOWN = 40  # characters of a faulty value in a message
-_LONGEST_PLACE = 200
 
 
 def _is_number(value: object) -> bool:
@@ -137,8 +136,8 @@ def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
         if keyword == "multipleOf" and _significand(value) > _LARGEST_DIVISOR:
             _refuse(
                 place,
-                f"multipleOf is {str(value)[:_MOST_SHOWN]}; without the zeros at its end at most {_LARGEST_DIVISOR:,} "
-                "is possible",
+                f"multipleOf is {shortened(str(value), _MOST_SHOWN)}; without the zeros at its end at most "
+                f"{_LARGEST_DIVISOR:,} is possible",
             )
         if keyword in ("const", "enum") and any(map(_UNWRITABLE.search, _strings(value))):
             _refuse(place, f"{keyword} has a control character, which can't be written")
@@ -239,10 +238,9 @@ def _target(place: str, reference: str, schemas: Mapping[str, Any], anchors: Map
 
 
 def _shown(value: object) -> str:
-    return repr(str(value)[:_MOST_SHOWN])
+    return repr(shortened(str(value), _MOST_SHOWN))
 
 
 def _refuse(place: str, reason: str) -> NoReturn:
-    if len(place) > _LONGEST_PLACE:  # names are the caller's, and of any length
-        place = f"{place[:_LONGEST_PLACE]}…"
-    raise RequestError(f"the JSON schema is refused at {place}: {reason}")
+    # The place has names of the caller's, of any length.
+    raise RequestError(f"the JSON schema is refused at {shortened(place)}: {reason}")

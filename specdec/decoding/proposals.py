@@ -10,18 +10,14 @@ from specdec.target import Target
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 MAX_NODES = 512  # a limit for runaway proposers; the largest published lookahead setting has 480
-UNLIMITED = 1 << 20  # positions of models without a limit
 
 
 def budget(target: Target, request: RequestState) -> Budget:
     """The budget of a request's next tree."""
-    most_depth, most_positions = target.compiler.max_depth, target.shapes.max_positions
+    num_left, most_depth = target.shapes.context_length - len(request.tokens), target.compiler.max_depth
     return Budget(
         num_nodes=MAX_NODES,
-        depth=min(
-            UNLIMITED if most_depth is None else most_depth,
-            (UNLIMITED if most_positions is None else most_positions) - len(request.tokens),
-        ),
+        depth=num_left if most_depth is None else min(most_depth, num_left),
         num_tokens=request.num_remaining,
         num_pending=0 if request.row is None else target.num_pending(request.row),
     )

@@ -6,7 +6,7 @@ from typing import Any
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.stats import Stats
-from specdec.errors import failure, in_one_line, plural
+from specdec.errors import failure, in_one_line, plural, shortened
 from specdec.numerics import Numerics
 from specdec.record import FinishReason, Outcome
 
@@ -43,12 +43,11 @@ class Result:
     parsed: Any = None
 
     def __repr__(self) -> str:
-        shown = repr(self.text if self.text is not None else list(self.token_ids))
-        shortened = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        shown = shortened(repr(self.text if self.text is not None else list(self.token_ids)), _SHOWN)
         if self.error is not None:
-            return f"Result({shortened}, error: {self.error})"
+            return f"Result({shown}, error: {self.error})"
         return (
-            f"Result({shortened}, {plural(self.stats.num_tokens, 'token')} in {plural(self.stats.steps, 'step')}, "
+            f"Result({shown}, {plural(self.stats.num_tokens, 'token')} in {plural(self.stats.steps, 'step')}, "
             f"{self.stats.tokens_per_second:.1f} tokens/s, {self.finish_reason})"
         )
 

@@ -3,25 +3,22 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.errors import HubUnreachableError, ModelError, RequestError, in_one_line, nearest, plural
+from specdec.errors import ModelError, RequestError, nearest, plural, shortened
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
-    CONFIG,
     GIVE_A_MODEL,
     lacks_config,
     remedy_for_files,
-    remedy_without_hub,
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
-from specdec.models.model_files import hub_files, model_file
+from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
-_MOST_OF_A_REASON = 300
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
@@ -35,11 +32,13 @@ class ModelSource:
         name: a folder, a GGUF file, or a hub name.
         device: a torch device; "" for the default.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
+        known: the hub's answer about the model, if it has been requested.
     """
 
     name: str
     device: str = ""
     dtype: str = "auto"
+    known: HubAnswer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
@@ -58,6 +57,15 @@ class ModelSource:
         import torch
 
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+    @property
+    def hub(self) -> HubAnswer:
+        """The hub's answer about the model, which is requested unless it is known; raises as ``HubAnswer.of``."""
+        return self.known or HubAnswer.of(self.name)
+
+    def with_hub(self) -> Self:
+        """Return this source with the hub's answer, so that a start requests it once; raises as ``HubAnswer.of``."""
+        return replace(self, known=self.hub)
 
 
 def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
@@ -108,7 +116,7 @@ def checked_device(given: object) -> str:
         device = torch.device(given)  # type: ignore[call-overload]  # any type that torch takes
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
-        reason = str(error).splitlines()[0][:200]
+        reason = shortened(str(error).splitlines()[0])
         if reason.startswith("Expected one of"):  # all of torch's kinds follow, most of which nobody has
             near = _DEVICES.get(str(given).casefold())
             reason = "torch has no device of that name" + (f", did you mean {near!r}?" if near else "")
@@ -142,34 +150,13 @@ def checked_name(name: str) -> str:
     return name
 
 
-def must_be_cached(name: str) -> bool:
-    """Return True if a model must be loaded from the hub's cache because the hub can't be reached.
-
-    Called before loading, since transformers would retry for half a minute.
-
-    Raises:
-        HubUnreachableError: if the model isn't in the cache either.
-    """
-    if Path(name).exists():
-        return False
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        hub_files(name)
-    except (HfHubHTTPError, HFValidationError):  # an answer, which loading reports in full
-        return False
-    except Exception as error:  # of any library that makes the connection
-        if any(model_file(name, file, is_offline=True) for file in (CONFIG, ADAPTER_CONFIG)):
-            return True
-        raise HubUnreachableError(
-            f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
-            f"reached ({in_one_line(error)}). {remedy_without_hub(name)}"
-        ) from error
-    return False
-
-
 def load_pretrained(
-    name: str, tokenizer: Any | None = None, dtype: str = "auto", device: str = "", **others: Any
+    name: str,
+    tokenizer: Any | None = None,
+    dtype: str = "auto",
+    device: str = "",
+    hub: HubAnswer | None = None,
+    **others: Any,
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer from a path or hub name: safetensors or a GGUF file, without remote code.
 
@@ -179,13 +166,14 @@ def load_pretrained(
         tokenizer: used instead of the model's own.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
         device: a torch device; "" leaves the model where transformers puts it.
+        hub: the hub's answer about the model; None requests it.
         others: further arguments of transformers' ``from_pretrained``.
 
     Raises:
         ModelError: with what went wrong.
     """
     name = checked_name(name)
-    place, where = _place(name)
+    place, where = _place(name, hub)
     if is_gguf(name):
         others = {**gguf_arguments(Path(name)), **others}
     from transformers import AutoModelForCausalLM
@@ -194,7 +182,7 @@ def load_pretrained(
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
-        loaded = _read_tokenizer(name) if tokenizer is None else tokenizer
+        loaded = _read_tokenizer(name, place, where) if tokenizer is None else tokenizer
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
@@ -217,17 +205,17 @@ def load_pretrained(
     return _moved(model.eval(), name, device), loaded
 
 
-def load_pretrained_tokenizer(name: str) -> Any:
-    """Load a tokenizer from a path or hub name, without remote code.
+def load_pretrained_tokenizer(name: str, hub: HubAnswer | None = None) -> Any:
+    """Load a tokenizer from a path or hub name, without remote code; ``hub`` is as for ``load_pretrained``.
 
     Raises:
         ModelError: with what went wrong.
     """
-    return _read_tokenizer(checked_name(name))
+    name = checked_name(name)
+    return _read_tokenizer(name, *_place(name, hub))
 
 
-def _read_tokenizer(name: str) -> Any:
-    place, where = _place(name)
+def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
@@ -240,13 +228,13 @@ def _read_tokenizer(name: str) -> Any:
                 f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
                 f"pass it: Generator({name!r}, tokenizer)"
             ) from error
-        reason = " ".join(str(error).split()).rstrip(".")[:_MOST_OF_A_REASON] or type(error).__name__
+        reason = shortened(" ".join(str(error).split()).rstrip(".")) or type(error).__name__
         raise ModelError(
             f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
         ) from error
 
 
-def _place(name: str) -> tuple[str, Mapping[str, Any]]:
+def _place(name: str, hub: HubAnswer | None) -> tuple[str, Mapping[str, Any]]:
     """Return the path or name to pass to transformers, and its arguments.
 
     Raises:
@@ -254,7 +242,7 @@ def _place(name: str) -> tuple[str, Mapping[str, Any]]:
     """
     if is_gguf(name):
         return str(Path(name).absolute().parent), {"gguf_file": Path(name).name}
-    return name, {"local_files_only": must_be_cached(name)}
+    return name, {"local_files_only": (hub or HubAnswer.of(name)).is_offline}
 
 
 def _moved(model: Any, name: str, device: str) -> Any:

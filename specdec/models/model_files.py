@@ -3,8 +3,6 @@
 from contextlib import suppress
 from pathlib import Path
 
-_SECONDS_TO_ANSWER = 5.0
-
 
 def model_file(name: str, file: str, is_offline: bool) -> Path | None:
     """Return a file of a folder, or of a model on the hub, which is fetched; None if there is none.
@@ -22,13 +20,3 @@ def model_file(name: str, file: str, is_offline: bool) -> Path | None:
         found = cached_file(name, file, local_files_only=is_offline, _raise_exceptions_for_missing_entries=False)
         return None if found is None else Path(found)
     return None
-
-
-def hub_files(name: str) -> list[str]:
-    """Return the names of a model's files on the hub, asked for once and for five seconds.
-
-    Errors are those of huggingface_hub and of the library that makes the connection.
-    """
-    from huggingface_hub import HfApi
-
-    return [file.rfilename for file in HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER).siblings or ()]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.errors import RequestError, plural
+from specdec.errors import RequestError, plural, shortened
 from specdec.layout import Shapes
 from specdec.machine.extras import needs
 from specdec.masks.dense import DenseCompiler
@@ -188,7 +188,7 @@ def row_labels(picture: MaskPicture) -> list[str]:
     for node, text in enumerate(picture.step.labels):
         shown = repr(text) if all(ord(character) in glyphs for character in text) else ascii(text)
         mark = "✓ " if node in picture.step.path[1:] else ""
-        rows.append((mark + (shown if len(shown) <= _LABEL else shown[: _LABEL - 1] + "…"), role_names(tree, node)))
+        rows.append((mark + shortened(shown, _LABEL), role_names(tree, node)))
     roles = ["+".join(names) for _, names in rows]
     token_width, role_width = max(len(token) for token, _ in rows), max(map(len, roles))
     return [

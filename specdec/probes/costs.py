@@ -51,8 +51,8 @@ def measure_costs(
     """
     rng, timer = np.random.default_rng(0), timer or Timer()
     shapes = target.shapes
-    context = min(context, (shapes.max_positions or context * 2) // 2)
-    most_deep = (shapes.max_positions or math.inf) - context - 2
+    context = min(context, shapes.context_length // 2)
+    most_deep = shapes.context_length - context - 2
     if shapes.takes_trees:
         most_deep = min(most_deep, context)
     tokens = rng.integers(shapes.vocab_size, size=context).tolist()

@@ -95,7 +95,7 @@ def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None
     most = CONTEXTS[1] + _NUM_PLAIN[1]
     ids = rng.integers(target.shapes.vocab_size, size=_NUM_IDS).tolist()
     usable = ids if is_usable is None else list(compress(ids, is_usable(ids)))
-    tokens = rng.choice(usable, size=min(target.shapes.max_positions or most, most)).tolist()
+    tokens = rng.choice(usable, size=min(target.shapes.context_length, most)).tolist()
     walker = _Walker(target, rng, usable, Walk(tokens), _SECONDS if is_timed else math.inf)
     try:
         short = max(1, min(CONTEXTS[0], len(tokens) - _NUM_PLAIN[0]))

@@ -134,10 +134,10 @@ class RequestBuilder:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
         needed = len(ids) + settings.max_new_tokens
-        if shapes.max_positions is not None and needed > shapes.max_positions:
+        if needed > shapes.context_length:
             raise RequestError(
                 f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would bring "
-                f"it to {needed}, but the model supports {shapes.max_positions} positions: shorten one of them"
+                f"it to {needed}, but the model supports {shapes.context_length} positions: shorten one of them"
             )
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(

@@ -8,7 +8,7 @@ from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
 from specdec.layout import Compiler
 from specdec.models.gguf_file import is_gguf
-from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
+from specdec.models.loading import ModelSource, load_pretrained
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import Plugin, Registry
@@ -97,7 +97,7 @@ def read_model(
     if backend != "auto":
         cls, options = registry.backend(backend)
         return _remarked(source, Opened(*cls.read(source, tokenizer, options)))
-    must_be_cached(source.name)  # refuses a wrong hub name first
+    source = source.with_hub()  # refuses a wrong hub name first
     reasons, has_failed = dict[str, str](), bool(failed)
     for plugin in preferred(registry):
         name = registry.name_of(plugin)
@@ -109,7 +109,7 @@ def read_model(
             except Exception as error:  # a third party's code; torch is tried next
                 reasons[name], has_failed = why_failed(error), True
     try:
-        loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
+        loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub)
     except ModelError as error:
         others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason != why_failed(error))
         if not others:

@@ -22,7 +22,6 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 _SHARE_OF_MEMORY = 0.7
-_MAX_POSITIONS = 1 << 24  # of a model without a limit
 
 
 class OpenBatch(Scheduler):
@@ -199,7 +198,7 @@ def _share_of_free(target: Target, taken: int = 0) -> int | None:
 
 def _most_tokens(target: Target, max_bytes: int | None) -> int | None:
     """Return the tokens of a single row that fit in ``max_bytes``; None if unknown."""
-    backend, positions = target.backend, target.shapes.max_positions or _MAX_POSITIONS
+    backend, positions = target.backend, target.shapes.context_length
     if max_bytes is None or target.rows or not backend.cache_bytes([positions]):
         return None
     return bisect_right(range(1, positions + 1), max_bytes, key=lambda capacity: backend.cache_bytes([capacity]))

@@ -95,7 +95,7 @@ def check_memory(generator: Generator, options: ServerOptions) -> None:
     Raises:
         RequestError: with the number of tokens that fit, and the memory needed.
     """
-    needed = min(options.default_max_tokens, generator.shapes.max_positions or options.default_max_tokens)
+    needed = min(options.default_max_tokens, generator.shapes.context_length)
     with generator.open_batch(max_prefix_bytes=options.max_prefix_bytes) as batch:
         most, num_bytes = batch.most_tokens, batch.bytes_for(needed)
     if most is None or most >= needed:

@@ -134,7 +134,7 @@ class RequestParser:
         ]
         prompt = self._encoded(messages, "messages", template_options(body))
         requested = body.max_completion_tokens or body.max_tokens
-        room = self._most_positions() - len(prompt)
+        room = self._shapes.context_length - len(prompt)
         most = requested or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"
@@ -202,11 +202,9 @@ class RequestParser:
             return False
         return True
 
-    def _most_positions(self) -> int:
-        return self._shapes.max_positions or 1 << 30
-
     def _most_prompt_tokens(self) -> int:
-        return min(self._options.max_prompt_tokens or self._most_positions(), self._most_positions())
+        positions = self._shapes.context_length
+        return min(self._options.max_prompt_tokens or positions, positions)
 
     def _call(
         self,
@@ -245,7 +243,7 @@ class RequestParser:
             longest: tokens of the longest prompt.
             length: as in ``_call``.
         """
-        (most, param), positions = length, self._most_positions()
+        (most, param), positions = length, self._shapes.context_length
         if longest + most > positions:
             message = (
                 f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "

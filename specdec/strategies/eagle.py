@@ -4,16 +4,15 @@ Li et al. 2024, "EAGLE", arXiv 2401.15077, section 3; its draft trees are those 
 which has the same heads.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 
 from specdec.heads.eagle_folder import REMEDY, read_eagle_head
-from specdec.heads.files import TargetWeights
-from specdec.heads.pair_head import PairHead
-from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.files import check_folder
+from specdec.strategies.eagle3 import Eagle3Proposer, HeadFormat
 
 
 class EagleProposer(Eagle3Proposer):
@@ -50,9 +49,6 @@ class EagleProposer(Eagle3Proposer):
     """
 
     name: ClassVar[str] = "eagle"
-    _remedy: ClassVar[str] = REMEDY
+    _format: ClassVar[HeadFormat] = HeadFormat(read_eagle_head, partial(check_folder, remedy=REMEDY))
 
     head: Path = Field(description="folder of the head")
-
-    def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
-        return read_eagle_head(folder, weights, dtype)

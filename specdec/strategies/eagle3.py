@@ -4,7 +4,9 @@ Li et al. 2025, "EAGLE-3", arXiv 2503.01840; its draft trees are those of EAGLE-
 section 4. ``specdec/heads/`` has the head itself, its folders and its trees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,6 +22,19 @@ from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
 from specdec.strategies.trained_heads.target_weights import check_ids, head_folder, notes_on_target, shared_weights
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFormat:
+    """A kind of head's files.
+
+    Attributes:
+        read: returns the head in a folder, for a target's weights, in a dtype; raises ModelError.
+        check: raises the ModelError of ``read`` for a folder that has no such head for any target.
+    """
+
+    read: Callable[[Path, TargetWeights, torch.dtype], PairHead]
+    check: Callable[[Path], object]
 
 
 class Eagle3Proposer(Proposer):
@@ -51,7 +66,7 @@ class Eagle3Proposer(Proposer):
     """
 
     name: ClassVar[str] = "eagle3"
-    _remedy: ClassVar[str] = REMEDIES["eagle3"]
+    _format: ClassVar[HeadFormat] = HeadFormat(read_head, partial(check_folder, remedy=REMEDIES["eagle3"]))
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
 
     head: Path | None = Field(
@@ -68,14 +83,13 @@ class Eagle3Proposer(Proposer):
     )
 
     def check_files(self) -> None:
-        remedy = vars(type(self)).get("_remedy")  # its own, since a subclass may read other files
-        if self.head is not None and remedy is not None:
-            check_folder(self.head.expanduser(), remedy)
+        if self.head is not None:
+            self._format.check(self.head.expanduser())
 
     def bind(self, host: Host) -> Engine:
         folder = head_folder(host, self.head, self.name)
         weights = shared_weights(host, f"the head in {folder} reads")
-        head = self._read(folder, weights, dtype_of(self.dtype, weights.embeddings))
+        head = self._format.read(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of a head that was trained for this model"
         check_ids(head.target_ids, host, f"the head in {folder} drafts", remedy)
         engine = self._engine(host, head, head.config.target_layers(weights.num_layers))
@@ -90,6 +104,3 @@ class Eagle3Proposer(Proposer):
         runner = host.head_runner(head, None if host.reads_q else top_k, self.dtype == "auto")
         engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
-
-    def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
-        return read_head(folder, weights, dtype)

@@ -5,20 +5,20 @@ Medusa's are, since no drafted token depends on another.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 
 from specdec.heads.drafting import first_pass
 from specdec.heads.eagle3_folder import REMEDIES, read_p_eagle_head
-from specdec.heads.files import TargetWeights
+from specdec.heads.files import check_folder
 from specdec.heads.p_eagle import PEagleHead, PEagleRunner
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision
 from specdec.strategies.base import Engine
-from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.eagle3 import Eagle3Proposer, HeadFormat
 from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise
 from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter
@@ -69,7 +69,7 @@ class PEagleProposer(Eagle3Proposer):
     """
 
     name: ClassVar[str] = "p_eagle"
-    _remedy: ClassVar[str] = REMEDIES["peagle"]
+    _format: ClassVar[HeadFormat] = HeadFormat(read_p_eagle_head, partial(check_folder, remedy=REMEDIES["peagle"]))
 
     head: Path | None = Field(
         default=None,
@@ -80,9 +80,6 @@ class PEagleProposer(Eagle3Proposer):
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 
     dtype: Precision = Field(default="auto", description=f"the head's precision; {AUTO}")
-
-    def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
-        return read_p_eagle_head(folder, weights, dtype)
 
     def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:
         assert isinstance(head, PEagleHead), "it was read by this strategy"

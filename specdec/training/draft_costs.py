@@ -79,7 +79,7 @@ def _relative(
 ) -> dict[str, tuple[float, float]]:
     """Return the costs of drafts of one token and of ``DEPTH`` tokens, in plain steps that alternate with them."""
     row = target.open(2 * CONTEXT)
-    target.read_all(row, [0] * min(CONTEXT, (target.shapes.max_positions or 2 * CONTEXT) // 2))
+    target.read_all(row, [0] * min(CONTEXT, target.shapes.context_length // 2))
 
     def step() -> None:
         output = target.forward(target.compile({row: DraftTree(0)}))

@@ -18,6 +18,7 @@ from benchmarks.documents.first_screen import SHOWN
 from benchmarks.documents.results import FURTHER
 from benchmarks.interleaved import Measurement, Rounds, Run, groups, measure
 from benchmarks.peers import llamacpp, models, openvino, specdec, transformers
+from benchmarks.peers import process as process_module
 from benchmarks.peers.process import PeerError, Process, Setup
 from benchmarks.peers.worker import Arguments, options
 from benchmarks.speed import compare
@@ -143,14 +144,14 @@ def stops(process: Process) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="waitid tells of stopped processes on Linux")
-def test_a_process_is_stopped_except_while_it_decodes(setup):
+def test_a_process_is_stopped_except_while_it_decodes(setup, monkeypatch):
+    monkeypatch.setattr(process_module, "_PATIENCE", 300)
     with Process("transformers", setup) as process:
         assert stops(process)
         for number in range(3):
             assert process.decode([5 + number], 2)["tokens"] == [5 + number] * 2
             assert stops(process)
-        began = time.monotonic()
-    assert time.monotonic() - began < 4  # it ended by itself, before that was done for it
+    assert process._process.returncode == 0  # it ended by itself, before that was done for it
 
 
 def test_an_unknown_peer_is_refused(setup):

@@ -16,7 +16,8 @@ from huggingface_hub.errors import HFValidationError
 from specdec import Generator, ModelError
 from specdec.models import gguf_file
 from specdec.models.checkpoint_files import remedy_for_files
-from specdec.models.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.models.hub import HubAnswer
+from specdec.models.loading import load_pretrained, load_pretrained_tokenizer
 from tests.support import families
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
@@ -92,7 +93,7 @@ def test_a_hub_that_answers_is_asked_by_transformers(
 
 @pytest.mark.usefixtures("unreachable")
 def test_a_folder_needs_no_hub(tmp_path: Any) -> None:
-    assert not must_be_cached(str(tmp_path))
+    assert HubAnswer.of(str(tmp_path)) == HubAnswer()
 
 
 @pytest.fixture(name="gguf", scope="module")

@@ -7,8 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
+import transformers
+from huggingface_hub import ModelInfo
 
 from specdec import (
     Generator,
@@ -20,7 +23,7 @@ from specdec import (
 from specdec.comparison.tune import Tuner
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
-from specdec.runtime.backend_choice import why_torch
+from specdec.runtime.backend_choice import read_model, why_torch
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.testing import toy_tokenizer
@@ -101,6 +104,27 @@ def test_hf_and_a_model_object_stay_with_torch(install: Install, heard: list[Mod
         assert not isinstance(generator.model, Engine)
         assert not [note for note in generator.generate(PROMPT, **SETTINGS).notes if "swift" in note]
     assert heard == []
+
+
+@pytest.mark.parametrize("backend", ["auto", "hf"])
+def test_a_start_requests_the_files_of_a_hub_name_once(
+    install: Install, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(declines=lambda source: f"the hub has {', '.join(source.hub.files)}")
+    names, model = list[str](), families.make(*families.TREES["llama"])
+
+    def model_info(_: Any, name: str, **__: Any) -> ModelInfo:
+        names.append(name)
+        return ModelInfo(id=name, siblings=[{"rfilename": "config.json"}])
+
+    loaders = {"AutoModelForCausalLM": (model, {"missing_keys": []}), "AutoTokenizer": TOKENIZER}
+    for loader, loaded in loaders.items():
+        monkeypatch.setattr(getattr(transformers, loader), "from_pretrained", lambda *_, loaded=loaded, **__: loaded)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    opened = read_model(plugins.load_plugins(), backend, ModelSource("owner/model"), None)
+    assert (opened.model, opened.tokenizer) == (model, TOKENIZER)
+    assert names == ["owner/model"]
+    assert [reason for _, reason in opened.passed_over] == ["the hub has config.json"] * (backend == "auto")
 
 
 def test_what_declines_is_passed_over_with_the_reason(install: Install, folder: str) -> None:

@@ -46,6 +46,29 @@ def test_an_origin_that_no_page_can_have_is_refused() -> None:
             Access(cors_origin=[f"https://example.org:8080{path}"]).check()
 
 
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--device", "abacus"], "device='abacus' can't be used here"),
+        (["--dtype", "int4"], "dtype='int4': it must be"),
+        (["--model", "/nowhere/at/all"], "there is no such folder"),
+        (["--proposer", "eagle3:head=/nowhere"], "give the folder of an EAGLE-3 head"),
+        (["--offer", "drafts=medusa:head=/nowhere"], "give the folder of Medusa heads"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_before_anything_is_loaded(
+    options: list[str], fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specdec", "serve", *options])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert fault in line
+
+
 def test_the_command_says_what_it_does_and_why_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from specdec import Generator, demo
 from tests.serving.serving import Served, serving
 from tests.support.built_in_model import built_in
+from tests.support.waiting import soon
 
 OFFERED = {"fast": f"eagle3:head={demo.head_folder()}", "merged": f"auto+eagle3:head={demo.head_folder()}"}
 STRATEGIES = ["off", "auto", "prompt_lookup", "lookahead:N=3,W=3,G=3", "suffix+token_recycling", *OFFERED]
@@ -72,10 +73,7 @@ def test_whoever_comes_and_goes_each_answer_is_the_requests_own() -> None:
 
 
 def _wait_until_idle(served: Served) -> None:
-    began = time.monotonic()
-    while served.server.admission.num_texts or served.generator._binding.target.rows:
-        assert time.monotonic() - began < 30, "something is left behind"
-        time.sleep(0.02)
+    assert soon(lambda: not (served.server.admission.num_texts or served.generator._binding.target.rows))
     assert not served.server.engine._texts
 
 

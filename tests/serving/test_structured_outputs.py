@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -31,6 +30,7 @@ from specdec.serving.errors import ApiError
 from specdec.serving.structured_outputs import schema_constraint
 from tests.serving.serving import Served, serving
 from tests.support.chat_models import END, chat_tokenizer, random_model
+from tests.support.waiting import soon
 
 pytest.importorskip("llguidance")
 
@@ -396,12 +396,9 @@ def test_other_requests_are_answered_while_a_constraint_is_compiled(
     assert "takes longer than" in slow.json()["error"]["message"]
     monkeypatch.undo()
     RELEASED.set()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        again = served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "(a|b){4}c"})
-        if again.status_code == 200:
-            break
-    assert len(again.json()["choices"][0]["text"]) == 5
+    again = {**ASKED, "prompt": "x", "guided_regex": "(a|b){4}c"}
+    assert soon(lambda: served.post("/v1/completions", again).status_code == 200)
+    assert len(served.post("/v1/completions", again).json()["choices"][0]["text"]) == 5
 
 
 def test_compiled_constraints_are_kept_by_content_up_to_a_number(served: Served) -> None:

@@ -15,7 +15,7 @@ from specdec.models.architecture import name_of
 from specdec.models.checkpoint_files import CONFIG
 from specdec.models.fingerprint import fingerprint_of
 from specdec.models.gguf_file import is_gguf
-from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer
 from specdec.models.model_files import model_file
 from specdec.models.notes import notes_of
 from specdec_openvino.conversion.external_weights import Checkpoint, weights_of
@@ -107,15 +107,16 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
             f"device={source.device!r} is torch's, and the openvino backend converts a model on the CPU: leave it out, "
             "or name one of OpenVINO's devices with backend='openvino:device=…'"
         )
+    source = source.with_hub()
     origin = _origin_of(source, tokenizer)
     config = origin.config()
     if isinstance(origin, CheckpointFolder) and source.dtype not in {
         "auto",
         str(config.dtype).removeprefix("torch."),
     }:  # the files have other numbers
-        return load_pretrained(source.name, tokenizer, source.dtype)
+        return load_pretrained(source.name, tokenizer, source.dtype, hub=source.hub)
     graphs, state = _graphs_from(origin, options, prove)
-    tokenizer = load_pretrained_tokenizer(source.name) if tokenizer is None else tokenizer
+    tokenizer = load_pretrained_tokenizer(source.name, source.hub) if tokenizer is None else tokenizer
     generation_config = origin.generation_config(config)
     return OpenVINOModel(source.name, graphs, config, generation_config, origin.folder, state), tokenizer
 
@@ -124,17 +125,17 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
     name = source.name
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
-    is_offline = must_be_cached(name)
-    if is_name_of_export(name, is_offline):
-        return _export_of(source, is_offline)
-    config = model_file(name, CONFIG, is_offline)
+    source = source.with_hub()
+    if is_name_of_export(source):
+        return _export_of(source)
+    config = model_file(name, CONFIG, source.hub.is_offline)
     if config is None:
-        load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
+        load_pretrained(name, tokenizer, source.dtype, hub=source.hub)  # raises with the reason
         raise ModelError(f"can't load {name!r}: it has no {CONFIG}")
-    return CheckpointFolder(name, config.parent, tokenizer)
+    return CheckpointFolder(source, config.parent, tokenizer)
 
 
-def _export_of(source: ModelSource, is_offline: bool) -> Export:
+def _export_of(source: ModelSource) -> Export:
     """Return an export, which is fetched if it is on the hub; refused dtypes fetch nothing."""
     name = source.name
     if source.dtype not in {"auto", "float32"}:
@@ -143,7 +144,7 @@ def _export_of(source: ModelSource, is_offline: bool) -> Export:
             "backend='openvino:precision=bfloat16'"
         )
     is_folder = Path(name).is_dir()
-    folder = Path(name) if is_folder else fetch_export(name, is_offline)
+    folder = Path(name) if is_folder else fetch_export(name, source.hub.is_offline)
     if not (folder / CONFIG).is_file():
         where = "it" if is_folder else "a folder with its files, and give the folder"
         raise ModelError(f"can't load {name!r}: it has no {CONFIG}: copy the checkpoint's into {where}")

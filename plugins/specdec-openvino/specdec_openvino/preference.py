@@ -10,7 +10,7 @@ import torch
 from specdec import ModelError
 from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
 from specdec.models.gguf_file import is_gguf
-from specdec.models.loading import ModelSource, must_be_cached
+from specdec.models.loading import ModelSource
 from specdec.models.model_files import model_file
 from specdec_openvino.options import check_dtype
 from specdec_openvino.sources.hub import is_name_of_export
@@ -23,15 +23,16 @@ def why_not(source: ModelSource, device: str) -> str:
     """
     if reason := _why_not_on(source.device or "cpu"):  # found without a request to the hub
         return reason
-    is_offline = must_be_cached(source.name)
-    if is_name_of_export(source.name, is_offline):  # which torch can't load onto a GPU
+    source = source.with_hub()
+    if is_name_of_export(source):  # which torch can't load onto a GPU
         return _why_not_in(source.dtype, device)
-    return _why_not_on(source.torch_device) or _why_not_checkpoint(source, device, is_offline)
+    return _why_not_on(source.torch_device) or _why_not_checkpoint(source, device)
 
 
-def _why_not_checkpoint(source: ModelSource, device: str, is_offline: bool) -> str:
+def _why_not_checkpoint(source: ModelSource, device: str) -> str:
     if is_gguf(source.name):
         return _why_not_in(source.dtype, device)
+    is_offline = source.hub.is_offline
     if model_file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
     config = _config(model_file(source.name, CONFIG, is_offline))

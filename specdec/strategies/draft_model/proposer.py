@@ -3,7 +3,6 @@
 Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -191,8 +190,7 @@ class _DraftModelEngine(Engine):
 
     def _num_free(self, context: Sequence[int]) -> int:
         """Return the number of positions left after a text."""
-        most = self._target.shapes.max_positions
-        return sys.maxsize if most is None else most - len(context)
+        return self._target.shapes.context_length - len(context)
 
     def _knows(self, tokens: Sequence[int]) -> bool:
         """Return True if the draft model has these ids; it may lack those of the target's padding."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedModel
 
-from specdec.models.loading import load_pretrained
+from specdec.models.loading import ModelSource, load_pretrained
 from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
 from specdec_openvino.conversion.files import Conversion
 from specdec_openvino.conversion.names import name_of_file, name_of_folder
@@ -38,15 +38,15 @@ class _TorchSource(ConversionSource):
 class CheckpointFolder(ModelFolder, _TorchSource):
     """A folder of safetensors files, in the dtype that they have."""
 
-    def __init__(self, name: str, folder: Path, tokenizer: Any | None) -> None:
-        super().__init__(name, folder)
-        self._tokenizer = tokenizer
+    def __init__(self, model: ModelSource, folder: Path, tokenizer: Any | None) -> None:
+        super().__init__(model.name, folder)
+        self._model, self._tokenizer = model, tokenizer
 
     def state(self, device: str) -> str:
         return name_of_folder(self.source, device)
 
     def _load(self) -> PreTrainedModel:
-        model: PreTrainedModel = load_pretrained(self._name, self._tokenizer)[0]
+        model: PreTrainedModel = load_pretrained(self._name, self._tokenizer, hub=self._model.hub)[0]
         return model
 
     def _separate(self, converted: Converted) -> tuple[Conversion, Weights]:

@@ -1,6 +1,6 @@
 """Exports given by a hub name: found in the hub's cache or on the hub, and fetched."""
 
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -8,26 +8,21 @@ from huggingface_hub import snapshot_download
 from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models.checkpoint_files import CONFIG
-from specdec.models.model_files import hub_files, model_file
+from specdec.models.loading import ModelSource
+from specdec.models.model_files import model_file
 from specdec_openvino.sources.export import GRAPH, WEIGHTS, is_export
 
 _FETCHED = GRAPH, WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"  # not the tokenizer's graphs
 
 
-def is_name_of_export(name: str, is_offline: bool) -> bool:
-    """Return True for the folder or hub name of an export without a checkpoint; nothing is fetched.
-
-    Args:
-        is_offline: True to search the hub's cache only.
-    """
-    if Path(name).exists():
-        return is_export(Path(name))
-    config = model_file(name, CONFIG, is_offline=True)
+def is_name_of_export(source: ModelSource) -> bool:
+    """Return True for the folder or hub name of an export without a checkpoint; nothing is fetched."""
+    if Path(source.name).exists():
+        return is_export(Path(source.name))
+    config = model_file(source.name, CONFIG, is_offline=True)
     if config is not None and ((is_exported := is_export(config.parent)) or any(config.parent.glob("*.safetensors"))):
         return is_exported
-    with suppress(Exception):  # of the name or the connection; loading reports it
-        return not is_offline and _is_export(hub_files(name))
-    return False
+    return _is_export(source.hub.files)
 
 
 def fetch_export(name: str, is_offline: bool) -> Path:
@@ -45,6 +40,6 @@ def fetch_export(name: str, is_offline: bool) -> Path:
         ) from error
 
 
-def _is_export(files: list[str]) -> bool:
+def _is_export(files: Sequence[str]) -> bool:
     """Return True for a repository's files if its main folder has an export but no checkpoint."""
     return GRAPH in files and not any(file.endswith(".safetensors") and "/" not in file for file in files)

@@ -28,6 +28,7 @@ from specdec_openvino.sources.export import Export
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError
+from specdec.models.hub import HubAnswer
 from specdec.models.loading import ModelSource
 from specdec.plugins.registry import load_plugins
 from specdec.runtime.backend_choice import read_model
@@ -246,7 +247,10 @@ def test_a_machine_with_a_gpu_runs_exports_too(folder: Path, monkeypatch: pytest
 def test_an_export_in_the_hubs_cache_is_opened_by_its_name(
     folder: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answer(*_: Any, **__: Any) -> None:
+    requests = list[str]()
+
+    def answer(_: Any, name: str, **__: Any) -> None:
+        requests.append(name)
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", answer)
@@ -259,6 +263,7 @@ def test_an_export_in_the_hubs_cache_is_opened_by_its_name(
         assert isinstance(generator.model, OpenVINOModel)
         result = generator.generate(PROMPTS[0], max_new_tokens=8, eos_token_id=())
         assert list(result.token_ids) == expected[0, len(PROMPTS[0]) :].tolist()
+    assert requests == ["owner/llama-ov"]
     with pytest.raises(ModelError, match="It has an OpenVINO export: use backend='openvino'"):
         Generator("owner/llama-ov", TOKENIZER, backend="hf", device="cpu")
     origins = [loading._origin_of(ModelSource("owner/llama-ov"), TOKENIZER)]
@@ -274,12 +279,13 @@ def test_what_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPa
     of_export |= {"tokenizer.json", "tokenizer.model", "merges.txt", "chat_template.jinja"}
     others = {"openvino_tokenizer.xml", "openvino_tokenizer.bin", "model.onnx", "openvino/model.safetensors"}
     files = sorted(of_export | others)
-    monkeypatch.setattr(
-        huggingface_hub.HfApi,
-        "model_info",
-        lambda *_, **__: SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files]),
-    )
-    fetched = set[str]()
+    fetched, requests = set[str](), list[str]()
+
+    def model_info(_: Any, name: str, **__: Any) -> SimpleNamespace:
+        requests.append(name)
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files])
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
 
     def fetch(_: str, allow_patterns: list[str], **__: Any) -> str:
         fetched.update(file for file in files for pattern in allow_patterns if fnmatch(file, pattern))
@@ -289,15 +295,17 @@ def test_what_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModelError, match="dtype='bfloat16' is for checkpoints, and 'owner/exported' is an OpenVINO"):
         loading._origin_of(ModelSource("owner/exported", dtype="bfloat16"), TOKENIZER)
     assert not fetched
+    requests.clear()
     assert isinstance(loading._origin_of(ModelSource("owner/exported"), TOKENIZER), Export)
     assert fetched == of_export
+    assert requests == ["owner/exported"]
     (folder / "config.json").unlink()
     with pytest.raises(ModelError, match=r"it has no config\.json: copy the checkpoint's into a folder with its files"):
         loading._origin_of(ModelSource("owner/exported"), TOKENIZER)
-    assert hub.is_name_of_export("owner/exported", is_offline=False)
-    assert not hub.is_name_of_export("owner/exported", is_offline=True)
+    assert hub.is_name_of_export(ModelSource("owner/exported"))
+    assert not hub.is_name_of_export(ModelSource("owner/exported", known=HubAnswer(is_offline=True)))
     files.append("model.safetensors")
-    assert not hub.is_name_of_export("owner/exported", is_offline=False)
+    assert not hub.is_name_of_export(ModelSource("owner/exported"))
     monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: 1 / 0)
     with pytest.raises(ModelError, match=r"'owner/exported' from the hub \(.*division.*\): check the connection"):
         hub.fetch_export("owner/exported", is_offline=False)

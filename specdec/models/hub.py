@@ -1,0 +1,52 @@
+"""The hub's answer about a model that is given by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from specdec.errors import HubUnreachableError, in_one_line
+from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, remedy_without_hub
+from specdec.models.model_files import model_file
+
+_SECONDS_TO_ANSWER = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubAnswer:
+    """The hub's answer about a model.
+
+    Attributes:
+        is_offline: True if the hub can't be reached, so that the model must be loaded from the hub's cache.
+        files: names of the model's files on the hub; empty for a path, if the hub can't be reached, and for a name that
+            it refuses.
+    """
+
+    is_offline: bool = False
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Request a model's files from the hub, once and for five seconds; no request is made for a path.
+
+        Called before loading, since transformers would retry for half a minute.
+
+        Raises:
+            HubUnreachableError: if the hub can't be reached, and the model isn't in its cache either.
+        """
+        if Path(name).exists():
+            return cls()
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+        try:
+            siblings = HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER).siblings or ()
+        except (HfHubHTTPError, HFValidationError):  # an answer, which loading reports in full
+            return cls()
+        except Exception as error:  # of any library that makes the connection
+            if any(model_file(name, file, is_offline=True) for file in (CONFIG, ADAPTER_CONFIG)):
+                return cls(is_offline=True)
+            raise HubUnreachableError(
+                f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
+                f"reached ({in_one_line(error)}). {remedy_without_hub(name)}"
+            ) from error
+        return cls(files=tuple(file.rfilename for file in siblings))
