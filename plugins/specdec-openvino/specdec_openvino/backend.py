@@ -39,8 +39,8 @@ from specdec_openvino.sources.base import Prove
 from specdec_openvino.sources.export_proof import PlainExport
 
 _CHUNK = 512
-# Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, tokens were found to
-# have the same bits for any length, which the probe tests on every machine.
+# Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, up to a length that
+# depends on the processor, tokens were found to have the same bits, which the probe tests on every machine.
 _LEAST_EXACT = 2
 _SIZES = 1, 6, 8, 12, 16, 20, 24, 28, 32  # of passes; six tokens take about as long as two
 _NUM_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"
@@ -66,7 +66,8 @@ class OpenVINOBackend(Backend):
         least, sizes = _LEAST_EXACT if is_exact else 1, _sizes_for(engine.model.config)
         padding = Padding(tuple(size for size in sizes if size >= least), least)
         num_static = engine.options.static_sizes
-        self._filling = Filling(padding, 0 if num_static == "auto" else num_static)
+        most_tokens = engine.most_tokens(least) if is_exact else None
+        self._filling = Filling(padding, 0 if num_static == "auto" else num_static, most_tokens)
         self.shapes = replace(
             engine.shapes,
             takes_trees=engine.shapes.takes_trees and not is_exact,

@@ -17,10 +17,11 @@ class Filling:
     Args:
         padding: which strategies that weigh costs know as well.
         num_static: the number of smallest sizes whose graphs have static shapes from the first pass on.
+        most_tokens: tokens of a pass at most, of chains, where larger passes are rounded differently; None for any.
     """
 
-    def __init__(self, padding: Padding, num_static: int = 0) -> None:
-        self.padding = padding
+    def __init__(self, padding: Padding, num_static: int = 0, most_tokens: int | None = None) -> None:
+        self.padding, self.most_tokens = padding, most_tokens
         self.static_sizes = self.smallest(num_static)
         # No change of sizes delays it. A graph that is ready later changes no passes, whose rounding depends on sizes.
         self._pads_none = 1 in self.static_sizes

@@ -8,12 +8,13 @@ import torch
 
 from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
+from specdec.padding import Padding
 from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled, Graphs
 from specdec_openvino.engine.passes import Passes
 from specdec_openvino.engine.static_graphs import StaticGraphs
-from specdec_openvino.engine.trial import trial_logits
+from specdec_openvino.engine.trial import most_rounded_alike, trial_logits
 from specdec_openvino.options import OpenVINOOptions
 
 _MOST_STATIC = 4  # sizes of passes that get a graph with static shapes
@@ -49,6 +50,21 @@ class ModelEngine:
             partial(free_bytes, torch.device("cpu")),
         )
         return Passes(dynamic, blocks, filling, further=further)
+
+    def most_tokens(self, least: int) -> int | None:
+        """Return how many tokens a pass may have for all to be rounded alike; None for any number.
+
+        Args:
+            least: tokens of a row that are computed at least.
+        """
+        if "AVX512" in torch.backends.cpu.get_cpu_capability():  # whose kernels round all alike
+            return None
+
+        def passes() -> tuple[Passes, Blocks]:
+            blocks = self.compiled(frozenset()).blocks()
+            return self.passes(frozenset(), blocks, Filling(Padding(least_width=least))), blocks
+
+        return most_rounded_alike(passes, self.shapes.vocab_size)
 
     def static_graph(self, dynamic: Compiled, filling: Filling, num_tokens: int) -> Compiled | None:
         """Return a graph for passes over ``num_tokens`` tokens of one row.

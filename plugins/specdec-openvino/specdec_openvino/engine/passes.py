@@ -12,6 +12,7 @@ from specdec_openvino.engine.bound_request import BoundRequest
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled
 from specdec_openvino.engine.pass_inputs import pack
+from specdec_openvino.engine.pieces import run_in_pieces
 from specdec_openvino.engine.static_graphs import StaticGraphs
 
 _NUM_BYTES_OF_RAW = 2
@@ -48,6 +49,14 @@ class Passes:
 
         The graph has the layout's hidden states among its outputs.
         """
+        most, least = self._filling.most_tokens, self._filling.padding.least_width
+        num_logits = len(layout.num_nodes) * len(layout.columns)
+        if most is not None and max(num_logits, sum(max(least, each) for each in layout.num_nodes)) > most:
+            return run_in_pieces(layout, most, least, self._run)
+        return self._run(layout)
+
+    def _run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Run a layout in one pass."""
         pads_root = layout.trees[0].pads_root if layout.trees else None  # read where the pass has a single token
         tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_root)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):

@@ -1,6 +1,6 @@
-"""The logits of a few passes, by which graphs of one model are compared."""
+"""The logits of a few passes, by which graphs of one model, and sizes of passes, are compared."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -9,6 +9,7 @@ from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.passes import Passes
 
 _STRIDE = 7919  # between tokens
+_SIZES = 64, 32, 16, 8  # of passes
 
 
 def trial_logits(passes: Passes, blocks: Blocks, widths: Sequence[int], vocab_size: int) -> list[torch.Tensor]:
@@ -26,3 +27,14 @@ def trial_logits(passes: Passes, blocks: Blocks, widths: Sequence[int], vocab_si
         blocks.keep(0, range(width))
         length += width
     return logits
+
+
+def most_rounded_alike(passes: Callable[[], tuple[Passes, Blocks]], vocab_size: int) -> int:
+    """Return how many tokens a pass may have for each of them to have the bits that it has in a small pass.
+
+    Args:
+        passes: makes passes over a cache of their own, without a limit.
+    """
+    found = [(size, trial_logits(*passes(), (size,), vocab_size)[0][:, : _SIZES[-1]]) for size in _SIZES]
+    expected = found[-1][1]
+    return next(size for size, logits in found if torch.equal(logits, expected))
