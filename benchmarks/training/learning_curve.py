@@ -50,7 +50,7 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> None:
         arguments={k: str(v) for k, v in vars(arguments).items()},
     )
     kind, sizes = KINDS[arguments.kind], json.loads(arguments.sizes)
-    untrained = kind.untrained(model, torch.arange(min(arguments.vocabulary, model.config.vocab_size)), sizes)
+    untrained = kind.untrained(model, torch.arange(min(arguments.vocabulary, model.config.vocab_size)), **sizes)
     answers = prompt_answers(arguments, untrained)
     results.write(f"{len(answers)} prompts answered, {sum(answer.num_answer for answer in answers)} tokens")
     if arguments.head:

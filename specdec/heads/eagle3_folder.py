@@ -63,7 +63,7 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) ->
         _check_kind(folder, settings, tensors, kind)
         config = _config_of(settings, tensors)
         _check_target(folder, config, tensors, target, remedy)
-        head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype)
+        head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype, remedy)
     except MISUNDERSTOOD as error:
         raise ModelError(
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {remedy}"
@@ -190,10 +190,10 @@ def _check_target(
 
 
 def _empty_head(
-    folder: Path, config: Eagle3Config, own: torch.Tensor | None, target: TargetWeights, dtype: torch.dtype
+    folder: Path, config: Eagle3Config, own: torch.Tensor | None, target: TargetWeights, dtype: torch.dtype, remedy: str
 ) -> Eagle3Head:
     """Return a head with its embeddings, its own or the target's, and without other weights."""
-    device, remedy = target.embeddings.device, REMEDIES["peagle" if isinstance(config, PEagleConfig) else "eagle3"]
+    device = target.embeddings.device
     embeddings = head_embeddings(folder, own, (config.vocab_size, config.hidden_size), target, remedy)
     if isinstance(config, PEagleConfig):
         return PEagleHead(config, embeddings, device, dtype, owns_embeddings=own is not None)

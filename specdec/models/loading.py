@@ -60,7 +60,10 @@ class ModelSource:
 
     @property
     def hub(self) -> HubAnswer:
-        """The hub's answer about the model, which is requested unless it is known; raises as ``HubAnswer.of``."""
+        """The hub's answer about the model. Each access requests it unless it is known: see ``with_hub``.
+
+        Raises as ``HubAnswer.of``.
+        """
         return self.known or HubAnswer.of(self.name)
 
     def with_hub(self) -> Self:

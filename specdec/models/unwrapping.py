@@ -45,7 +45,7 @@ def remedy_for(model: Any) -> str:
     name, inner = next(iter(held.items()))
     is_pipeline = getattr(model, "tokenizer", None) is not None
     call = f"Generator(it.{name}, it.tokenizer)" if is_pipeline else f"Generator(it.{name})"
-    return f"it holds a {type(inner).__name__}, which {call} supports"
+    return f"it holds a {type(inner).__name__}: pass that, by {call}"
 
 
 def _refuse_without_memory(model: Any) -> None:

@@ -30,7 +30,7 @@ class HeadFormat:
 
     Attributes:
         read: returns the head in a folder, for a target's weights, in a dtype; raises ModelError.
-        check: raises the ModelError of ``read`` for a folder that has no such head for any target.
+        check: called before a model is loaded; raises ModelError for a folder without the files that a head has.
     """
 
     read: Callable[[Path, TargetWeights, torch.dtype], PairHead]

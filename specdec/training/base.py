@@ -58,7 +58,7 @@ class HeadTraining(ABC):
     @classmethod
     @abstractmethod
     def untrained(
-        cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str | None = None, **sizes: Any
+        cls, model: Any, vocabulary: torch.Tensor, *, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
         """Return a head whose weights are set by ``start``.
 

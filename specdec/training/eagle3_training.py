@@ -37,7 +37,7 @@ class Eagle3Training(HeadTraining):
 
     @classmethod
     def untrained(
-        cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str | None = None, **sizes: Any
+        cls, model: Any, vocabulary: torch.Tensor, *, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
         head = cls._empty(model, vocabulary, model.device if device is None else device, **sizes)
         head.set_vocabulary(vocabulary.to(head.d2t.device))

@@ -86,7 +86,7 @@ class MedusaTraining(HeadTraining):
 
     @classmethod
     def untrained(
-        cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str | None = None, **sizes: Any
+        cls, model: Any, vocabulary: torch.Tensor, *, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
         chosen, hidden = MedusaSizes(**sizes), model.config.get_text_config().hidden_size
         where: dict[str, Any] = {"device": model.device if device is None else device, "dtype": torch.float32}

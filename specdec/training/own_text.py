@@ -73,7 +73,7 @@ class OwnText:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
         if (command := facts.get("command")) != settings.command:
             raise RequestError(
-                f"the text in {folder} was written by {command}, not by {settings.command}: "
+                f"the text in {folder} was written by {command or 'another command'}, not by {settings.command}: "
                 f"give another folder (--out), or remove {self.path}"
             )
         self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))

@@ -55,6 +55,7 @@ class Rollout:
         Args:
             goes_on: called now and then with the rollout; False ends the text.
         """
+        assert not self.records.steps, "a rollout writes once"
         prefix = torch.tensor(self.script.prefix, device=self.model.device)
         with self._attention():
             for token in prefix[:-1]:

@@ -159,9 +159,9 @@ class _Packer:
             if not chosen.name:
                 return self._stock(f"faster here than {' and '.join(serving)}")
             kernel = serving.pop(chosen.name)
-            reason = self.reasons[chosen.name] = _why_not_these(kernel, self.layers)
-            if not reason:
+            if not (reason := _why_not_these(kernel, self.layers)):
                 return self._packed_by(kernel, chosen, groups)
+            self.reasons[chosen.name] = reason
         return self._stock(*(f"{name}: {reason}" for name, reason in self.reasons.items()))
 
     def _packed_by(self, kernel: Kernel, chosen: KernelChoice, groups: Sequence[Sequence[ProductLayer]]) -> Weights:

@@ -81,8 +81,8 @@ class FullyShardedDataParallel(Holder):
 @pytest.mark.parametrize(
     ("wrap", "remedy"),
     [
-        (Holder, r"it holds a LlamaForCausalLM, which Generator\(it\.pretrained_model\) supports"),
-        (Pipeline, r"it holds a LlamaForCausalLM, which Generator\(it\.model, it\.tokenizer\) supports"),
+        (Holder, r"it holds a LlamaForCausalLM: pass that, by Generator\(it\.pretrained_model\)"),
+        (Pipeline, r"it holds a LlamaForCausalLM: pass that, by Generator\(it\.model, it\.tokenizer\)"),
         (FullyShardedDataParallel, "its weights are sharded and flattened: save its full state dict"),
         (lambda _: torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), "pass the model that it was traced from"),
         (lambda _: object(), "pass a transformers causal language model"),

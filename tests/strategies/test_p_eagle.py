@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from specdec import DraftTree, Generator, ModelError
 from specdec.heads.drafting import first_pass
-from specdec.heads.eagle3_folder import read_head, read_p_eagle_head
+from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.p_eagle import PEagleRunner
 from specdec.heads.pair_cache import PairCache, append
-from specdec.strategies.eagle3 import Eagle3Proposer, HeadFormat
+from specdec.strategies.eagle import EagleProposer
+from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.sources.suffix import SuffixProposer
@@ -229,12 +230,8 @@ def test_eagle3_names_the_strategy_that_reads_the_head(model: Any, folder: Path)
         Generator(model, proposer=Eagle3Proposer(head=folder))
 
 
-def test_a_subclass_that_reads_other_files_is_not_refused_by_eagle3s_check(tmp_path: Path) -> None:
-    class OtherProposer(Eagle3Proposer):
-        _format: ClassVar[HeadFormat] = HeadFormat(read_head, lambda _: None)
-
-    OtherProposer(head=tmp_path).check_files()
-    for refusing in (Eagle3Proposer, PEagleProposer):
+def test_a_folder_without_files_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    for refusing in (Eagle3Proposer, EagleProposer, PEagleProposer):
         with pytest.raises(ModelError, match="has no readable"):
             refusing(head=tmp_path).check_files()
 

@@ -39,6 +39,8 @@ class MedusaProposer(Proposer):
     (['src', 'src', 'src'], [-1, 0, 1])
     >>> generator.close()
 
+    With more nodes, the heads' second candidates follow as branches.
+
     In the first step no hidden state has been read, and nothing is drafted.
 
     Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the heads are
