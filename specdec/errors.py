@@ -124,13 +124,15 @@ def describe(error: "ValidationError", model: "type[BaseModel]", elsewhere: Mapp
     faults = []
     for detail in error.errors():
         name = ".".join(map(str, detail["loc"]))
-        message = detail["msg"].removeprefix("Value error, ")
+        message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ") or "it is refused"
+        if detail["type"] not in {"value_error", "assertion_error"}:  # those are sentences of the model's own
+            message = message[0].lower() + message[1:]
         if detail["type"] == "extra_forbidden":
             faults.append(f"unknown name {name!r} ({remedy(name, model.model_fields, elsewhere or {})})")
         elif detail["type"] == "missing":
             faults.append(f"{name} has no default: give {name}=…")
         elif name:
-            faults.append(f"{name}={shortened(repr(detail['input']))}: {message[0].lower()}{message[1:]}")
+            faults.append(f"{name}={shortened(repr(detail['input']))}: {message}")
         else:
             faults.append(message)
     return "; ".join(faults)

@@ -112,7 +112,7 @@ class _Show:
         self._transformers = TransformersContender(model)
         self._specdec, self._without_drafts = SpecdecContender(ours), SpecdecContender(plain)
         self._questions = built_in_questions() if name == _BUILT_IN else QUESTIONS
-        # Another engine reads the checkpoint itself.
+        # A model of another class is another engine's, which reads the checkpoint itself.
         is_torch = type(ours.model) is type(model)
         self._engine = ("packing the weights" if ours.weights.kernel else "its loop") if is_torch else "OpenVINO"
         self._ours = "specdec" if is_torch else "specdec on OpenVINO"

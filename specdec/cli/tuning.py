@@ -52,14 +52,14 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     best only if its whole interval over plain decoding is above 1.
     """
     from specdec.comparison.options import ComparisonOptions
-    from specdec.comparison.tune import Tuner, check_search
+    from specdec.comparison.tune import Tuner, search_space
 
     with before_anything_runs():
         chosen = prompts.read()
         space = dict(map(_values, option)) if option else None
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
         options |= {**choice.stages, "chat": prompts.chat}
-        setting = check_search(strategy, space, minutes).first
+        setting = search_space(strategy, space, minutes).first
         ComparisonOptions.make(options)
         _check_ready(plot)
         use_threads(threads)

@@ -53,7 +53,7 @@ class Tuning:
         return self.gain.is_faster and all(found.strategy != self.strategy for found in self.comparison.defects)
 
 
-def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> SearchSpace:
+def search_space(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> SearchSpace:
     """Check a search's arguments before a model is loaded; return the settings to search.
 
     Raises:
@@ -71,7 +71,8 @@ class Tuner:
         strategy: ``"lookahead"``, or with fixed options, ``"lookahead:pool_from_prompt=false"``.
         space: values to try by option, in place of the strategy's ``tunable`` values.
         minutes: duration of the search; exceeded only if one setting on six prompts takes longer.
-        clock: returns seconds, by which the search stops screening.
+        clock: returns seconds, which decide how long settings are screened, and how many finalists, prompts and
+            repeats follow.
         options: ``verifier``, ``numerics``, ``weights``, ``backend``, ``seed``, ``chat``, and settings of
             ``Generator.generate``.
 
@@ -92,7 +93,7 @@ class Tuner:
         **options: Unpack[ComparisonKeywords],
     ) -> None:
         self._seconds, self._clock = 60 * minutes, clock
-        self._space = check_search(strategy, space, minutes)
+        self._space = search_space(strategy, space, minutes)
         if isinstance(model, str | os.PathLike):
             first = {strategy: self._space.first}
             model, tokenizer = open_by_name(model, tokenizer, first, ComparisonOptions.make(options))

@@ -12,7 +12,7 @@ from specdec.decoding.contexts import Context
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import RequestPlan
 from specdec.decoding.stats import Stats
-from specdec.decoding.stopping import exceeded_limit, meets_stop_condition
+from specdec.decoding.stopping import meets_stop_condition, reached_limit
 from specdec.errors import PluginError
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
@@ -184,7 +184,7 @@ class RequestState:
         if is_stopped or is_complete:
             self.finish_reason = "stop"
         else:
-            self.finish_reason = exceeded_limit(self.num_remaining, time.perf_counter() - self.began, self.settings)
+            self.finish_reason = reached_limit(self.num_remaining, time.perf_counter() - self.began, self.settings)
 
     def _completes_constraint(self, state: PathState, token: int) -> bool:
         """Advance the constraint's state; return True if no token may follow."""

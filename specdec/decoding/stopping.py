@@ -42,7 +42,7 @@ def _meets_criterion(tokens: Sequence[int], settings: Settings) -> bool:
     return any(met)
 
 
-def exceeded_limit(num_remaining: int, seconds: float, settings: Settings) -> FinishReason | None:
+def reached_limit(num_remaining: int, seconds: float, settings: Settings) -> FinishReason | None:
     """Return "length" or "time" if a limit of the settings is reached, else None.
 
     Args:

@@ -49,6 +49,7 @@ class Admission:
         return partial(self._leave, num_texts)
 
     def _leave(self, num_texts: int, has_finished: bool) -> None:
+        assert self.num_texts >= num_texts, "a place is left once"
         self.num_texts -= num_texts
         if has_finished:
             self._finished.append((time.monotonic(), num_texts))

@@ -87,7 +87,9 @@ def test_a_text_that_fails_ends_its_siblings(monkeypatch: pytest.MonkeyPatch) ->
         answer = one.post("/v1/completions", {**GOOD, "n": 4, "max_tokens": 400, "temperature": 1})
         assert answer.status_code == 500
         assert "no such character" in answer.json()["error"]["message"]
-        assert soon(lambda: not one.server.engine._texts), "its siblings decode for nobody"
+        assert soon(lambda: not one.server.engine._texts)
+        num_tokens = one.server.metrics.new_tokens.labels("AutoProposer")._value.get()
+        assert num_tokens < 3 * 400, "its siblings decode for nobody"
         assert one.server.admission.num_texts == 0
 
 

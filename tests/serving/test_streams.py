@@ -73,7 +73,8 @@ def test_whoever_comes_and_goes_each_answer_is_the_requests_own() -> None:
 
 
 def _wait_until_idle(served: Served) -> None:
-    assert soon(lambda: not (served.server.admission.num_texts or served.generator._binding.target.rows))
+    is_idle = soon(lambda: not (served.server.admission.num_texts or served.generator._binding.target.rows))
+    assert is_idle, "something is left behind"
     assert not served.server.engine._texts
 
 
