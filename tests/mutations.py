@@ -322,7 +322,7 @@ MUTATIONS = (
     Mutation(
         "passes of a head run in steps whose drafts are refused",
         "specdec/strategies/merging/pass_pricing.py",
-        (("if not self._began and not self._takes_drafts(gain):", "if False:"),),
+        (("if not self._began and not self._allows_passes(gain):", "if False:"),),
         ("tests/strategies/merging/test_pass_pricing.py",),
     ),
     Mutation(

@@ -131,10 +131,10 @@ class _Case:
 
     def _hold(self, text: Sequence[int], tree: DraftTree, answers: OutputRow, where: str) -> None:
         """Check that every node's logits are those after the text and its path."""
-        for node in reversed(range(len(tree))):  # children first: a longer text may answer for its prefixes
-            whole = [*text, tree.tokens[ROOT], *tree.path(node)]
-            found, expected = answers.logits(node).float().cpu(), self.plain(whole).float().cpu()
-            error = float((found - expected).abs().max())
+        wholes = [[*text, tree.tokens[ROOT], *tree.path(node)] for node in range(len(tree))]
+        expected = [self.plain(whole) for whole in reversed(wholes)][::-1]  # longest first: it may answer for prefixes
+        for node, plain in enumerate(expected):
+            error = float((answers.logits(node).float().cpu() - plain.float().cpu()).abs().max())
             assert error <= self.tolerance, (
                 f"{where}, node {node} of the tree {tree.parents} after {len(text)} tokens is off by {error:.2g}; "
                 f"allowed {self.tolerance:.2g}"

@@ -48,13 +48,15 @@ class DraftSizer(ABC):
         Called again in the same step after passes of a head have added candidates.
         """
 
-    def takes_drafts(self, gain: float) -> bool:
-        """Return False if the step would have no draft tokens, so that passes of a head are in vain.
+    def allows_passes(self, gain: float) -> bool:
+        """Return False if passes of a head would be in vain, since the step is to be fed its roots alone.
 
-        Called after ``sizes``, before the first pass of a head.
+        Called after ``sizes``, before the first pass of a head. A plain step that moves a recurrent state's checkpoint
+        isn't foreseen.
 
         Args:
-            gain: draft tokens of a row that the pass is expected to win, less those that its time is worth.
+            gain: draft tokens of a row that the pass is expected to win, less those that its time is worth; counts
+                for later steps' padding too.
         """
         return True
 

@@ -176,7 +176,7 @@ class MergedEngine(Engine):
     ) -> SizedDrafts:
         """Let a part run those of its passes that pay; return the drafts with its candidates."""
         rows = [row for row, drafter in enumerate(merged) if drafter.parts[index] is not None]
-        passes.begin(drafts, rows, self._sizer.takes_drafts)
+        passes.begin(drafts, rows, self._sizer.allows_passes)
         self._prepare_drafts(index, rows, merged, budgets, passes.pays)
         if passes.has_run:
             self._sizer.spend(passes.cost)

@@ -49,6 +49,8 @@ class PendingTokens:
     def moves_checkpoint(self, table: CostTable, of_step: CostTable, size: int, cost: float, num_tokens: float) -> bool:
         """Return True if a plain step is to move the checkpoint, instead of one of the size with the largest gain.
 
+        Call it in every step, whatever its size: it notes what reading again costs in this step.
+
         Args:
             table: of steps without pending tokens.
             of_step: of the step under way.

@@ -35,7 +35,7 @@ from specdec.strategies.merging.root_padding import RootPadding
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
-_LARGEST_SWITCH = 1.0  # cost of a change of sizes that a step is charged with
+_LARGEST_CHARGE = 1.0  # plain steps that a step is charged with for a change of sizes
 _LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to cost
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 16.0  # so that easy text pays for a stretch of hard text, but for no long one
@@ -216,10 +216,11 @@ class SpeedupSizer(DraftSizer):
                 best = found
         return best
 
-    def takes_drafts(self, gain: float) -> bool:
+    def allows_passes(self, gain: float) -> bool:
         if self._num_trials or not self._costs.may_pad_root(self._num_rows):
             return True
-        return self._padding.choose(self._gain_of_padding + gain, self._costs.cost_of_changes(self._num_rows))
+        change = self._costs.cost_of_changes(self._num_rows)
+        return self._padding.choose(self._gain_of_padding + gain, change, is_bound=self._has_passes)
 
     def spend(self, cost: float) -> None:
         self._has_passes, self._spent = True, self._spent + cost
@@ -266,7 +267,7 @@ class SpeedupSizer(DraftSizer):
         (last_rows, last_size), self._last = self._last, (num_rows, size)
         if num_rows != last_rows or max(size, last_size) == 1:
             return 0.0
-        return min(_LARGEST_SWITCH, self._costs.cost_of_switch(num_rows, size))
+        return min(_LARGEST_CHARGE, self._costs.cost_of_switch(num_rows, size))
 
     def forget(self) -> None:
         self.balance, self._num_rows, self._padding = _FIRST_BALANCE, 1, RootPadding()

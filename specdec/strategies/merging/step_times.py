@@ -19,7 +19,7 @@ _HIGHEST_COST = 100.0
 _SMALLEST_CHANGE = 0.02  # of a cost
 _MOST_SWITCHES, _FEWEST_SWITCHES = 7, 3  # that count, and that show a high cost: other programs may delay one
 _LARGEST_UNPROVEN_SWITCH = 1.0  # plain steps: the cost of a switch until so many were seen
-_LARGEST_SWITCH = 4.0  # plain steps, for which a plain step is put off
+_MOST_PUT_OFF = 4.0  # plain steps of a switch's cost, for which a plain step is put off
 _DISCOUNT = 0.8  # of its cost, where the passes of a size have become faster: graphs with static shapes save 7 to 15 %
 
 
@@ -86,7 +86,7 @@ class StepTimes:
         if self._num_since_plain > _NEAR or not self._plain:
             # Plain steps right after a switch show what it costs, which bounds the loss from then on.
             is_new = not self._switches if is_switch else len(self._pairs[self._group(width)]) < _FEWEST
-            most = _REFRESH + _REFRESH_PER_SWITCH * min(_LARGEST_SWITCH, self.cost_of_switch)
+            most = _REFRESH + _REFRESH_PER_SWITCH * min(_MOST_PUT_OFF, self.cost_of_switch)
             self.needs_plain = is_new or self._num_since_plain >= most
             return
         plain = min(self._plain)

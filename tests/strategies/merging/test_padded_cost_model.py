@@ -244,7 +244,7 @@ def test_a_single_slow_change_of_sizes_forbids_no_further_ones_and_is_corrected_
 
     model.learn(1, 6, 1.1, 0.0, False)
     assert change(50.0) <= 2.0
-    while not model.needs_plain(1):
+    while not model.needs_plain(1) and num_steps <= 250:
         model.learn(1, 6, 1.1, 0.0, False)
         num_steps += 1
     assert num_steps <= 250

@@ -275,13 +275,13 @@ def test_a_first_step_without_tokens_is_no_error() -> None:
 def test_the_sizer_is_asked_once_before_a_steps_first_pass(answer: bool) -> None:
     gains = list[float]()
 
-    def takes_drafts(gain: float) -> bool:
+    def allows_passes(gain: float) -> bool:
         gains.append(gain)
         return answer
 
     priced, drafts = PassPricing(LOSS), SizedDrafts([growth_of({})], [1], 1.0)
     priced._costs[0].extend([0.1, 0.1])
-    priced.begin(drafts, [0], takes_drafts)
+    priced.begin(drafts, [0], allows_passes)
     assert priced.pays([0.5]) == priced.pays([0.5]) == priced.has_run == answer
     assert gains == pytest.approx([0.7 * 0.5 - 0.1] * (1 if answer else 2))
 

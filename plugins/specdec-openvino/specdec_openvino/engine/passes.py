@@ -52,7 +52,9 @@ class Passes:
         most, least = self._filling.most_tokens, self._filling.padding.least_width
         num_logits = len(layout.num_nodes) * len(layout.columns)
         if most is not None and max(num_logits, sum(max(least, each) for each in layout.num_nodes)) > most:
-            return run_in_pieces(layout, most, least, self._run)
+            results = run_in_pieces(layout, most, least, self._run)
+            self._num_tokens = 0  # the time of all pieces is no piece's
+            return results
         return self._run(layout)
 
     def _run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -24,12 +24,14 @@ def run_in_pieces(layout: Layout, most: int, least: int, run: Run) -> tuple[torc
         run: runs one pass.
     """
     groups = _groups(layout, most, least)
-    results = [run(rows) if rows.num_nodes[0] <= most else _run_row(rows, most, run) for rows in groups]
+    results = [
+        run(rows) if max(rows.num_nodes[0], len(rows.columns)) <= most else _run_row(rows, most, run) for rows in groups
+    ]
     return torch.cat([logits for logits, _ in results]), [row for _, hidden in results for row in hidden]
 
 
 def _groups(layout: Layout, most: int, least: int) -> Iterator[Layout]:
-    """Yield consecutive rows that are computed together, or one row that has too many tokens."""
+    """Yield consecutive rows that are computed together, or one row that has too many tokens or logits."""
     begin, num_tokens = 0, 0
     for row, num_nodes in enumerate(layout.num_nodes):
         num_tokens += max(least, num_nodes)
@@ -58,7 +60,8 @@ def _run_row(layout: Layout, most: int, run: Run) -> tuple[torch.Tensor, list[to
     (length,), (num_nodes,) = layout.lengths, layout.num_nodes
     num_pieces = -(-num_nodes // most)
     cuts = [num_nodes * piece // num_pieces for piece in range(num_pieces + 1)]
-    columns = [min(column, num_nodes - 1) for column in layout.columns]  # a row without a column repeats its last
+    columns = sorted({min(column, num_nodes - 1) for column in layout.columns})
+    places = [min(place, len(columns) - 1) for place in range(len(layout.columns))]  # those it lacks repeat its last
     logits, hidden = list[torch.Tensor](), list[list[torch.Tensor]]()
     for begin, end in pairwise(cuts):
         own = tuple(column - begin for column in columns if begin <= column < end)
@@ -73,4 +76,4 @@ def _run_row(layout: Layout, most: int, run: Run) -> tuple[torch.Tensor, list[to
         found, states = run(piece)
         logits.append(found[:, : len(own)])
         hidden.append(states)
-    return torch.cat(logits, 1), [torch.cat(states) for states in zip(*hidden, strict=True)]
+    return torch.cat(logits, 1)[:, places], [torch.cat(states) for states in zip(*hidden, strict=True)]
