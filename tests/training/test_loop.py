@@ -63,7 +63,9 @@ def test_training_improves_on_the_start_and_the_start_on_chance(kind: str, monke
     steps = settings.early_steps  # of the loss of these updates
     later = [trainer._loss(batch, steps, update).item() for update, batch in enumerate(batches) if update in chosen]
     assert sum(later) < 0.97 * sum(found[update] for update in chosen)
-    assert all(later > earlier + 0.03 for earlier, later in zip(before.accuracy, after.accuracy, strict=True))
+    gains = [later - earlier for earlier, later in zip(before.accuracy, after.accuracy, strict=True)]
+    assert min(gains) > 0.01  # about 0.03 for a head of Medusa, some more or less by processor
+    assert np.mean(gains) > 0.05
     assert after.tokens_per_step > before.tokens_per_step
     assert after.tokens_per_step == max(each.tokens_per_step for _, each in run.evaluations)
 
