@@ -9,6 +9,7 @@ import torch
 
 from specdec import Generator
 from specdec.demo import smollm2 as real
+from specdec.machine.facts import computes_in_bfloat16
 from tests.support.plain import decode_model
 
 CAPITAL = "What is the capital of France?"
@@ -110,6 +111,8 @@ def test_a_folder_is_opened_by_its_path_with_default_settings() -> None:
 def test_half_precision_is_bit_exact_and_its_text_the_same_for_every_strategy(
     smollm2: Callable[[str], tuple[Any, Any]], dtype: str
 ) -> None:
+    if dtype == "bfloat16" and not computes_in_bfloat16(torch.device("cpu")):
+        pytest.skip("without bfloat16 instructions a product's rows depend on their number, which the probe says")
     model, tokenizer = smollm2(dtype)
     prompts = [chat("Repeat: a b c a b c a b c"), chat("Write a function that adds.")]
     texts = []

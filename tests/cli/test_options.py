@@ -36,7 +36,7 @@ def test_the_real_model_answers_a_chat_by_name(
 ) -> None:
     asked = []
 
-    def load(name: str, tokenizer: Any, dtype: str, device: str) -> tuple[Any, Any]:
+    def load(name: str, tokenizer: Any, dtype: str, device: str, hub: Any) -> tuple[Any, Any]:
         asked.append((name, dtype))
         return smollm2(dtype)
 

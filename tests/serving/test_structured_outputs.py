@@ -181,7 +181,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
         "response_format.json_schema.schema", "at #/properties/a: regex parse",
     ),
     ({"guided_json": {"minItem": 1}}, "guided_json", "did you mean 'minItems'?"),
-    ({"guided_json": {"a" * 5_000: 1}}, "guided_json", f"the keyword '{'a' * 40}' can't"),
+    ({"guided_json": {"a" * 5_000: 1}}, "guided_json", f"the keyword '{'a' * 39}…' can't"),
     (
         {"guided_json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}},
         "guided_json", "oneOf constraints are not supported.",

@@ -68,7 +68,7 @@ def test_texts_that_go_on_behind_their_end_are_counted(end: Any) -> None:
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> int:
-    sizes = ["--threads", "1", "--num-prompts", "3", "--max-new-tokens", "8"]
+    sizes = ["--dtype", "float32", "--threads", "1", "--num-prompts", "3", "--max-new-tokens", "8"]
     proposers = ["--proposer", "prompt_lookup", "--proposer", "jacobi"]
     monkeypatch.setattr(sys, "argv", ["tokens", *sizes, *proposers, "--out", str(out), *more])
     return tokens.main()

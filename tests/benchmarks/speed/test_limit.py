@@ -125,7 +125,7 @@ def test_moments_take_turns_after_a_warm_up() -> None:
 
 def test_a_small_run_prints_all_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(limit, "BUFFER", 2**16)
-    monkeypatch.setattr(sys, "argv", ["limit", "--threads", "1", "--repeats", "1"])
+    monkeypatch.setattr(sys, "argv", ["limit", "--dtype", "float32", "--threads", "1", "--repeats", "1"])
     limit.main()
     printed = capsys.readouterr().out
     names = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("|")][2:]
