@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import openvino as ov
+import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
@@ -26,7 +27,7 @@ from specdec_openvino.conversion.tracing import convert_checked
 from specdec_openvino.conversion.weight_separation import separate_weights
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.model import OpenVINOModel
-from specdec_openvino.options import OpenVINOOptions, check_dtype
+from specdec_openvino.options import OpenVINOOptions, check_dtype, computes_in
 from specdec_openvino.sources.base import ConversionSource, Prove
 from specdec_openvino.sources.checkpoints import CheckpointFolder, GgufFile
 from specdec_openvino.sources.export import Export
@@ -39,11 +40,16 @@ def check(options: OpenVINOOptions) -> None:
     """Check the options before a conversion, which takes seconds.
 
     Raises:
-        ModelError: for a device that OpenVINO doesn't list, or a group size without 4-bit weights.
+        ModelError: for a device that OpenVINO doesn't list, a precision that it doesn't support there, or a group size
+            without 4-bit weights.
     """
     devices = ov.Core().available_devices
     if options.device.split(".")[0] not in {name.split(".")[0] for name in devices}:
         raise ModelError(f"OpenVINO has no device {options.device!r} here: it has {', '.join(devices)}")
+    if options.precision != "model" and not computes_in(torch.bfloat16, options.device):
+        raise ModelError(
+            f"OpenVINO doesn't support bfloat16 on this {options.device}: leave out precision={options.precision}"
+        )
     if "group_size" in options.model_fields_set and not options.weights.startswith("int4"):
         raise ModelError("group_size is for 4-bit weights, since 8 bits have a scale per channel: add weights=int4")
 

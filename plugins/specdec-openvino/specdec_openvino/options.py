@@ -104,6 +104,12 @@ def openvino_type(dtype: torch.dtype) -> ov.Type:
     return _TYPES[dtype]
 
 
+def computes_in(dtype: torch.dtype, device: str) -> bool:
+    """Return True if OpenVINO has the instructions of a dtype on a device; it has those of float32 on any."""
+    wanted = _CAPABILITIES.get(dtype)
+    return wanted is None or wanted in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+
+
 def check_dtype(dtype: torch.dtype, device: str) -> None:
     """Refuse a dtype that a device doesn't support.
 
@@ -111,8 +117,7 @@ def check_dtype(dtype: torch.dtype, device: str) -> None:
         ModelError: with the remedy.
     """
     openvino_type(dtype)
-    wanted = _CAPABILITIES.get(dtype)
-    if wanted is not None and wanted not in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES"):
+    if not computes_in(dtype, device):
         name = str(dtype).removeprefix("torch.")
         raise ModelError(
             f"OpenVINO doesn't support {name} on this {device}: load the model in float32, or use backend='hf'"

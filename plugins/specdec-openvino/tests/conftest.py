@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import openvino as ov
 import pytest
+import torch
 
 _TESTS = Path(__file__).parents[3] / "tests"
 _REFUSED = {"gemma2", "llama4"}
@@ -82,6 +84,14 @@ def tiny_gguf() -> ModuleType:
 def make() -> Any:
     """A tiny random model of a family, the same object each time."""
     return _model
+
+
+@pytest.fixture(scope="session")
+def bfloat16() -> torch.dtype:
+    """The dtype; a test that asks for it is skipped on processors without AVX512-BF16 or the like."""
+    if "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("OpenVINO doesn't support bfloat16 on this processor")
+    return torch.bfloat16
 
 
 @pytest.fixture

@@ -99,9 +99,9 @@ def drafted(root: int, has_branches: bool) -> DraftTree:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gpt_neox"])
-def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name: str) -> None:
+def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name: str, bfloat16: torch.dtype) -> None:
     numbers = list[Counter[str]]()
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, bfloat16):
         model = families.make(*families.TREES[name]).to(dtype)
         backend = OpenVINOBackend.load(model, ExactCompiler(), OpenVINOOptions())
         assert not walk(Target(backend, ExactCompiler())).deviation().where
@@ -115,8 +115,10 @@ def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gpt_neox"])
 def test_in_exact_numerics_hidden_states_change_no_bit_of_logits(
-    families: ModuleType, name: str, dtype: torch.dtype
+    families: ModuleType, name: str, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
+    if dtype == torch.bfloat16:
+        request.getfixturevalue("bfloat16")
     model, compiler = families.make(*families.TREES[name]).to(dtype), ExactCompiler()
     backend = OpenVINOBackend.load(model, compiler, OpenVINOOptions())
     target = Target(backend, compiler)

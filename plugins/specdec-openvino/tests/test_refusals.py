@@ -92,6 +92,12 @@ def test_rounded_weights_need_nncf(make: Make, monkeypatch: pytest.MonkeyPatch) 
         Generator(make("llama"), backend="openvino:weights=int4")
 
 
+def test_a_precision_needs_its_instructions(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "computes_in", lambda *_: False)
+    with pytest.raises(ModelError, match="doesn't support bfloat16 on this CPU: leave out precision=bf16"):
+        Generator(make("llama"), backend="openvino:precision=bf16")
+
+
 def test_groups_are_for_four_bits(make: Make) -> None:
     with pytest.raises(ModelError, match=r"group_size is for 4-bit weights, .*: add weights=int4"):
         Generator(make("llama"), backend="openvino:group_size=64")

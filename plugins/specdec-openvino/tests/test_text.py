@@ -49,9 +49,11 @@ def test_the_backend_is_found_by_name_and_describes_itself(make: Make) -> None:
 
 
 @pytest.mark.parametrize("options", ["kv=u8", "precision=bfloat16", "precision=bfloat16,kv=u8", "weights=int8"])
-def test_another_model_by_name_is_still_one_model(make: Make, options: str) -> None:
+def test_another_model_by_name_is_still_one_model(make: Make, options: str, request: pytest.FixtureRequest) -> None:
     if "weights" in options:
         pytest.importorskip("nncf")
+    if "bfloat16" in options:
+        request.getfixturevalue("bfloat16")
     settings: dict[str, Any] = {"max_new_tokens": 40, "seed": 3}
     texts = list[list[tuple[int, ...]]]()
     for proposer in ("autoregressive", "prompt_lookup:num_tokens=3"):
@@ -64,6 +66,7 @@ def test_another_model_by_name_is_still_one_model(make: Make, options: str) -> N
     assert texts[0] == texts[1]
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_what_was_found_with_one_precision_is_not_anothers(make: Make) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -85,6 +88,7 @@ def test_weights_that_another_generator_has_packed_are_not_the_engines(make: Mak
         assert engine.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected
 
 
+@pytest.mark.usefixtures("bfloat16")  # which the built-in model has
 def test_a_trained_head_drafts_from_the_engines_hidden_states(tmp_path: Path) -> None:
     torch.save({f"{head}.0.linear.weight": torch.zeros(384, 384) for head in range(2)}, tmp_path / "medusa_lm_head.pt")
     folder = Path(demo.__file__).parent / "model"

@@ -316,11 +316,13 @@ def test_a_checkpoint_that_is_replaced_is_converted_anew(small: Small, home: Pat
     assert len(conversions(home)) == 1  # the first one of the folder is gone
 
 
-def test_a_checkpoint_without_some_of_its_configuration(small: Small, home: Path, checkpoint: Path) -> None:
+def test_a_checkpoint_without_some_of_its_configuration(
+    small: Small, home: Path, checkpoint: Path, bfloat16: torch.dtype
+) -> None:
     model = small()
     plain = expected_of(model)
     model.config.eos_token_id = plain[3]
-    model.bfloat16().save_pretrained(checkpoint)
+    model.to(bfloat16).save_pretrained(checkpoint)
     (checkpoint / "generation_config.json").unlink()
     config = json.loads((checkpoint / "config.json").read_text())
     config.pop("dtype")
@@ -401,7 +403,7 @@ def test_what_is_kept_of_nothing_is_no_conversion(tmp_path: Path) -> None:
 
 
 def test_weights_of_16_bits_are_not_held_in_32(
-    families: ModuleType, home: Path, monkeypatch: pytest.MonkeyPatch
+    families: ModuleType, home: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: torch.dtype
 ) -> None:
     made = list[Compiled]()
     keep = Graphs.compiled
@@ -411,7 +413,7 @@ def test_weights_of_16_bits_are_not_held_in_32(
         return made[-1]
 
     monkeypatch.setattr(Graphs, "compiled", compiled)
-    model = families.make(*families.TREES["llama"]).bfloat16()
+    model = families.make(*families.TREES["llama"]).to(bfloat16)
     Generator(model, backend="openvino", numerics="fast", proposer="autoregressive").close()
     wide = [
         operation.get_output_partial_shape(0).to_shape()
