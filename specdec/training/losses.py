@@ -1,4 +1,4 @@
-"""What the loss of drafted steps needs: a batch, the tokens to predict, and the target's distribution."""
+"""The inputs of the loss of drafted steps: a batch, the tokens to predict, and the target's distribution."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
