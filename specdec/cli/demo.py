@@ -97,7 +97,7 @@ class _Show:
     Each side has its own copy of the model: specdec may pack its copy's weights, and transformers would gain by that.
 
     Raises:
-        ModelError: for a model that can't be loaded or is not supported.
+        ModelError: for a model that can't be loaded or isn't supported.
     """
 
     def __init__(self, console: Console, name: str, max_new_tokens: int) -> None:

@@ -1,7 +1,7 @@
 """A pass in pieces, where the engine rounds the tokens of a large pass differently from those of a small one.
 
 On processors without AVX-512, OpenVINO adds up the products of many tokens in another order: from 81 tokens on with
-SmolLM2-135M, and from fewer with wider matrices. In passes of fewer tokens all have the same bits.
+SmolLM2-135M, and probably from fewer with wider matrices. In passes of fewer tokens all have the same bits.
 """
 
 from collections.abc import Callable, Iterator
