@@ -29,6 +29,7 @@ from specdec_openvino import loading
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.engine.model_engine import ModelEngine
+from specdec_openvino.engine.pass_sizes import pass_sizes
 from specdec_openvino.engine.trial import trial_logits
 from specdec_openvino.heads.graph import HeadError
 from specdec_openvino.heads.runner import OpenVINORunner
@@ -42,8 +43,6 @@ _CHUNK = 512
 # Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, up to a length that
 # depends on the processor, tokens were found to have the same bits, which the probe tests on every machine.
 _LEAST_EXACT = 2
-_SIZES = 1, 6, 8, 12, 16, 20, 24, 28, 32  # of passes; six tokens take about as long as two
-_NUM_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"
 _TRIED = 48, 1, 2, 8, 24, 1  # nodes of passes that compare two graphs
 _ROUNDS = "the engine's rounding of a token depends on the shape of its pass"
 
@@ -63,7 +62,7 @@ class OpenVINOBackend(Backend):
 
     def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
-        least, sizes = _LEAST_EXACT if is_exact else 1, _sizes_for(engine.model.config)
+        least, sizes = _LEAST_EXACT if is_exact else 1, pass_sizes(engine.model.config, engine.options.device)
         padding = Padding(tuple(size for size in sizes if size >= least), least)
         num_static = engine.options.static_sizes
         most_tokens = engine.most_tokens(least) if is_exact else None
@@ -254,9 +253,3 @@ def _shapes_of_config(config: Any, name: str, graphs: Graphs) -> Shapes:
             num_layers=config.num_hidden_layers,
         )
     )
-
-
-def _sizes_for(config: Any) -> tuple[int, ...]:
-    """Return the sizes to which passes are padded; none for mixtures, which would load experts for padding."""
-    text = config.get_text_config()
-    return () if any(getattr(text, name, None) for name in _NUM_EXPERTS) else _SIZES

@@ -37,9 +37,9 @@ class OpenVINOOptions(BackendOptions):
     )
     static_sizes: StaticSizes = Field(
         default="auto",
-        description="graphs with static shapes, for one request's passes of the smallest sizes (1, 6, 8 and 12 tokens; "
-        "in exact numerics 6, 8, 12 and 16): faster, and each has the weights in memory once more; a number of them "
-        "at load, or each while decoding once its passes have taken long, if memory allows",
+        description="graphs with static shapes, for one request's passes of the smallest sizes: faster, and each has "
+        "the weights in memory once more; a number of them at load, or each while decoding once its passes have taken "
+        "long, if memory allows",
     )
     threads: int = Field(
         default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from specdec_openvino import backend as backend_module
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.engine import blocks, model_engine
 from specdec_openvino.engine.bound_request import BoundRequest
@@ -31,6 +32,7 @@ from specdec.testing import check_backend
 
 Make = Callable[[str], PreTrainedModel]
 LAYERS = [0, 1, 2, -1]
+SIZES = 1, 6, 8  # of passes, on any processor
 WINDOWED = {"mistral-window", "qwen2-window", "gemma3", "gpt_oss", "cohere2"}
 
 
@@ -188,6 +190,7 @@ def test_memory_goes_with_the_last_row(make: Make) -> None:
 def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
     make: Make, monkeypatch: pytest.MonkeyPatch, compiler: Any, sizes: list[int]
 ) -> None:
+    monkeypatch.setattr(backend_module, "pass_sizes", lambda *_: SIZES)
     monkeypatch.setattr(blocks, "_LEAST", 1)  # so that the cache moves between two passes of a static graph
     run, ran = BoundRequest.run, list[int]()
 
@@ -220,7 +223,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
             compile_now(backend)
         assert ran == expected
         assert backend._blocks.generation > 1
-        graphs = [size for size in (1, 6, 8) if size >= backend.shapes.padding.least_width]
+        graphs = [size for size in SIZES if size >= backend.shapes.padding.least_width]
         faster = [Retimed(size, is_faster=True) for size in graphs if static_sizes == "auto"]
         assert [*backend.retimed] == faster
         trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has
@@ -255,6 +258,7 @@ def test_a_graph_with_static_shapes_and_other_bits_is_not_used(make: Make, monke
 
 
 def test_each_graph_is_compiled_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_module, "pass_sizes", lambda *_: SIZES)
     model, compiled = deepcopy(make("llama")), list[int]()
     OpenVINOBackend.load(model, DenseCompiler(), OpenVINOOptions()).close()  # converts the model
     make_graph = Compiled.__init__

@@ -12,6 +12,7 @@ from specdec.padding import Padding
 from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled, Graphs
+from specdec_openvino.engine.pass_sizes import uses_avx2
 from specdec_openvino.engine.passes import Passes
 from specdec_openvino.engine.static_graphs import StaticGraphs
 from specdec_openvino.engine.trial import most_rounded_alike, trial_logits
@@ -57,7 +58,7 @@ class ModelEngine:
         Args:
             least: tokens of a row that are computed at least.
         """
-        if self.options.device != "CPU" or torch.backends.cpu.get_cpu_capability() != "AVX2":
+        if not uses_avx2(self.options.device):
             return None  # larger passes were found to be rounded differently by AVX2's kernels alone
 
         def passes() -> tuple[Passes, Blocks]:
