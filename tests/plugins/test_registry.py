@@ -34,6 +34,7 @@ from specdec.plugins.registry import Registry, load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.testing import check_proposer
 from specdec.verifiers.match import MatchVerifier
+from tests.support.entry_points import FakeEntryPoint
 
 
 class Mine(Proposer):
@@ -85,15 +86,6 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
     with pytest.raises(PluginError) as caught:
         call(*arguments)
     return str(caught.value)
-
-
-class FakeEntryPoint:
-    """An entry point, as importlib.metadata gives it for an installed distribution."""
-
-    def __init__(self, name: str | None, load: Callable[[], object]) -> None:
-        self.dist = SimpleNamespace(name=name) if name is not None else None
-        self.value = "some_module"
-        self.load = load
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *entry_points: FakeEntryPoint) -> Registry:
