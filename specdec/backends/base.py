@@ -140,7 +140,7 @@ class Backend(ABC):
         Raises:
             ModelError: if the model can't be read, or not with this device and dtype.
         """
-        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub)
+        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
 
     @classmethod
     @abstractmethod

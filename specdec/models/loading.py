@@ -32,13 +32,13 @@ class ModelSource:
         name: a folder, a GGUF file, or a hub name.
         device: a torch device; "" for the default.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
-        known: the hub's answer about the model, if it has been requested.
+        known_answer: the hub's answer about the model, if it has been requested.
     """
 
     name: str
     device: str = ""
     dtype: str = "auto"
-    known: HubAnswer | None = field(default=None, compare=False, repr=False)
+    known_answer: HubAnswer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
@@ -58,17 +58,16 @@ class ModelSource:
 
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
-    @property
-    def hub(self) -> HubAnswer:
-        """The hub's answer about the model. Each access requests it unless it is known: see ``with_hub``.
+    def hub_answer(self) -> HubAnswer:
+        """Return the hub's answer about the model. Each call requests it unless it is known: see ``with_hub_answer``.
 
         Raises as ``HubAnswer.of``.
         """
-        return self.known or HubAnswer.of(self.name)
+        return self.known_answer or HubAnswer.of(self.name)
 
-    def with_hub(self) -> Self:
+    def with_hub_answer(self) -> Self:
         """Return this source with the hub's answer, so that a start requests it once; raises as ``HubAnswer.of``."""
-        return replace(self, known=self.hub)
+        return replace(self, known_answer=self.hub_answer())
 
 
 def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
