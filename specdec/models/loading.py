@@ -21,6 +21,12 @@ from specdec.models.hub import HubAnswer
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+# Names that only the command line has, where no folder has them: a name in Python is a folder's or the hub's.
+_IN_PYTHON = {
+    "demo": "specdec.demo.load() returns the built-in model and its tokenizer",
+    "smollm2": "specdec.demo.smollm2.load() returns the model and its tokenizer, and "
+    "specdec.demo.smollm2.checkpoint('float32') its folder",
+}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
@@ -132,12 +138,15 @@ def checked_name(name: str) -> str:
     """Return a model's path or hub name, with ``~`` expanded.
 
     Raises:
-        ModelError: if it is empty, or a path that is neither a folder nor a GGUF file that can be read.
+        ModelError: if it is empty, a name of the command line, or a path that is neither a folder nor a GGUF file that
+            can be read.
     """
     if not name:
         raise ModelError(f"the model's name is empty. {GIVE_A_MODEL}")
     name = os.path.expanduser(name)
     path = Path(name)
+    if name in _IN_PYTHON and not path.exists():
+        raise ModelError(f"can't load {name!r}: the name is for --model alone. In Python, {_IN_PYTHON[name]}")
     if is_gguf(name):
         check_gguf(name)
         return name
