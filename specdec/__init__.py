@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from specdec.generator import Generator
     from specdec.in_transformers.custom_generate import custom_generate
     from specdec.plugins.hookspecs import hookimpl
+    from specdec.sampling.distributions import NodeDistributions
+    from specdec.sampling.randomness import RandomSource
     from specdec.strategies.base import Drafter, Engine, Proposer
     from specdec.strategies.draft_model.proposer import DraftModelProposer
     from specdec.strategies.feedback import Feedback
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from specdec.strategies.request import Request
     from specdec.strategies.signals import Nodes, What
     from specdec.tree import ROOT, Budget, DraftTree, Role
+    from specdec.verifiers.base import Verdict, Verifier
 
 __version__ = "0.1.0"
 
@@ -38,16 +41,20 @@ __all__ = [
     "JacobiProposer",
     "LookaheadProposer",
     "ModelError",
+    "NodeDistributions",
     "Nodes",
     "PluginError",
     "PromptLookupProposer",
     "Proposer",
+    "RandomSource",
     "Request",
     "RequestError",
     "Result",
     "Role",
     "SpecdecError",
     "ToyModel",
+    "Verdict",
+    "Verifier",
     "What",
     "compare",
     "custom_generate",
@@ -63,6 +70,8 @@ _HOMES = {
     "specdec.generator": ("Generator",),
     "specdec.in_transformers.custom_generate": ("custom_generate",),
     "specdec.plugins.hookspecs": ("hookimpl",),
+    "specdec.sampling.distributions": ("NodeDistributions",),
+    "specdec.sampling.randomness": ("RandomSource",),
     "specdec.strategies.base": ("Drafter", "Engine", "Proposer"),
     "specdec.strategies.draft_model.proposer": ("DraftModelProposer",),
     "specdec.strategies.feedback": ("Feedback",),
@@ -73,6 +82,7 @@ _HOMES = {
     "specdec.strategies.request": ("Request",),
     "specdec.strategies.signals": ("Nodes", "What"),
     "specdec.tree": ("ROOT", "Budget", "DraftTree", "Role"),
+    "specdec.verifiers.base": ("Verdict", "Verifier"),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from specdec.tree import ROOT, DraftTree
+from specdec.tree import ROOT, DraftTree, Role
 
 FinishReason = Literal["stop", "length", "time", "cancelled", "error"]
 
@@ -93,6 +93,16 @@ class Outcome:
     scores: tuple[torch.Tensor | None, ...] = ()
     logits: tuple[torch.Tensor, ...] = ()
     prompt_logprobs: PromptLogprobs | None = None
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Candidates of the draft."""
+        return 0 if self.tree is None else len(self.tree.nodes_with(Role.CANDIDATE))
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Committed candidates. The step's last token isn't counted: it is the bonus token unless it ends the text."""
+        return len(self.path) - 1
 
 
 @dataclass(frozen=True, slots=True)

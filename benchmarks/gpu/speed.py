@@ -24,7 +24,7 @@ WARM_UP = 48  # tokens of each contender before any is timed
 
 
 @dataclass(frozen=True)
-class Answer:
+class DecodedText:
     """One prompt's text, its steps (None if unknown), and the seconds of each phase."""
 
     tokens: tuple[int, ...]
@@ -32,7 +32,7 @@ class Answer:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-Contender = Callable[[list[int], int], Answer]
+Contender = Callable[[list[int], int], DecodedText]
 
 
 def contest(
@@ -77,13 +77,13 @@ def _loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, back
 
 
 def _transformers(model: Any) -> Contender:
-    return lambda prompt, num_tokens: Answer(generated(model, prompt, num_tokens), num_tokens)
+    return lambda prompt, num_tokens: DecodedText(generated(model, prompt, num_tokens), num_tokens)
 
 
 def _specdec(generator: Generator, strategy: str) -> Contender:
-    def decode(prompt: list[int], num_tokens: int) -> Answer:
+    def decode(prompt: list[int], num_tokens: int) -> DecodedText:
         result = generator.generate(prompt, proposer=strategy, max_new_tokens=num_tokens, eos_token_id=[])
-        return Answer(result.token_ids, result.stats.steps, result.stats.seconds)
+        return DecodedText(result.token_ids, result.stats.steps, result.stats.seconds)
 
     return decode
 
@@ -103,7 +103,7 @@ def _race(
     for name in list(contenders):
         if not report.attempt(warm, name, partial(_warm_up, contenders[name], prompts)):
             del contenders[name]
-    runs: dict[str, list[tuple[Answer, float]]] = {name: [] for name in contenders}
+    runs: dict[str, list[tuple[DecodedText, float]]] = {name: [] for name in contenders}
     rng = random.Random(0)
     for number, prompt in enumerate(prompts, 1):
         if report.left <= 0:
@@ -123,7 +123,7 @@ def _warm_up(contender: Contender, prompts: Sequence[list[int]]) -> float:
     return round(_timed(contender, prompts[-1], WARM_UP)[1], 2)
 
 
-def _timed(contender: Contender, prompt: list[int], num_tokens: int) -> tuple[Answer, float]:
+def _timed(contender: Contender, prompt: list[int], num_tokens: int) -> tuple[DecodedText, float]:
     _wait()
     began = time.perf_counter()
     answer = contender(prompt, num_tokens)
@@ -136,7 +136,7 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _summary(own: list[tuple[Answer, float]], runs: Mapping[str, list[tuple[Answer, float]]]) -> Findings:
+def _summary(own: list[tuple[DecodedText, float]], runs: Mapping[str, list[tuple[DecodedText, float]]]) -> Findings:
     """Medians over prompts, and how many texts are those of plain decoding."""
     made: Findings = {
         "tokens/s": round(statistics.median(len(answer.tokens) / seconds for answer, seconds in own), 1),

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.training.replays import Answer, TreeShape, chain_drafts, replay_chains, replay_levels, replay_trees
+from benchmarks.training.replays import (
+    TargetAnswer,
+    TreeShape,
+    chain_drafts,
+    replay_chains,
+    replay_levels,
+    replay_trees,
+)
 from specdec.training.acceptance import Acceptance
 from specdec.training.base import HeadTraining
 from specdec.training.eagle3_training import Eagle3Training
@@ -63,7 +70,7 @@ class Corpus:
     kind: type[HeadTraining]
     text: Text
     held_out: Text
-    answers: list[Answer]
+    answers: list[TargetAnswer]
     overrides: dict[str, Any]
 
 
@@ -110,10 +117,10 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
 
 def answer_of(
     category: str, prompt: Sequence[int], text: Sequence[int], training: HeadTraining, target: TargetStates
-) -> Answer:
+) -> TargetAnswer:
     """A target's answer to a prompt, with the states that a head reads."""
     tokens = torch.tensor([*prompt, *text], device=training.device)
-    return Answer(category, tokens, len(prompt), training.read(target.of(tokens[None]))[0])
+    return TargetAnswer(category, tokens, len(prompt), training.read(target.of(tokens[None]))[0])
 
 
 def joined(parts: list[PackedRows]) -> PackedRows:
@@ -126,7 +133,7 @@ def described(found: Acceptance) -> dict[str, Any]:
     return asdict(found) | {"tokens_per_step": found.tokens_per_step}
 
 
-def on_prompts(training: HeadTraining, answers: list[Answer]) -> dict[str, Any]:
+def on_prompts(training: HeadTraining, answers: list[TargetAnswer]) -> dict[str, Any]:
     """Replay the target's answers with a head's chains and trees; figures over all answers and by category."""
     began = time.perf_counter()
     right = [chain_drafts(training, answer, DEPTH) for answer in answers]
@@ -150,14 +157,14 @@ def on_prompts(training: HeadTraining, answers: list[Answer]) -> dict[str, Any]:
     }
 
 
-def trees(training: HeadTraining, answers: list[Answer], shape: TreeShape) -> list[int]:
+def trees(training: HeadTraining, answers: list[TargetAnswer], shape: TreeShape) -> list[int]:
     """The steps in which a head's trees give each answer."""
     if type(training) is Eagle3Training:
         return replay_trees(copy.deepcopy(training.head).float(), answers, shape)
     return [replay_levels(training, answer, shape) for answer in answers]
 
 
-def acceptance_by_depth(right: list[torch.Tensor], answers: list[Answer]) -> list[float]:
+def acceptance_by_depth(right: list[torch.Tensor], answers: list[TargetAnswer]) -> list[float]:
     """The share of chains, begun at every position, whose token of a depth is right where all before it are."""
     shares = []
     for depth in range(DEPTH):

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, answer_of, on_prompts
-from benchmarks.training.replays import Answer
+from benchmarks.training.replays import TargetAnswer
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.base import HeadTraining
 from specdec.training.kinds import KINDS
@@ -97,7 +97,7 @@ def parsed() -> argparse.Namespace:
 
 
 @torch.no_grad()
-def prompt_answers(arguments: argparse.Namespace, untrained: HeadTraining, most: int = 128) -> list[Answer]:
+def prompt_answers(arguments: argparse.Namespace, untrained: HeadTraining, most: int = 128) -> list[TargetAnswer]:
     """The target's own greedy answers to the prompts, in float32, with the states that heads of a kind read."""
     device = untrained.device
     if not arguments.prompts:

@@ -16,7 +16,7 @@ from specdec.training.packing import PackedRows
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TargetAnswer:
     """A prompt with the target's greedy answer, and the target's states that a head reads.
 
     Attributes:
@@ -47,13 +47,13 @@ class Answer:
 
 
 @torch.no_grad()
-def chain_drafts(training: HeadTraining, answer: Answer, depth: int) -> torch.Tensor:
+def chain_drafts(training: HeadTraining, answer: TargetAnswer, depth: int) -> torch.Tensor:
     """Return (length, depth), True where the head's chain from a position is right up to a depth."""
     rows = answer.row()
     return correct_drafts(training, answer.read[None], rows, rows.visible(), depth)[0].cumprod(-1).bool()
 
 
-def replay_chains(right: torch.Tensor, answer: Answer, depth: int) -> int:
+def replay_chains(right: torch.Tensor, answer: TargetAnswer, depth: int) -> int:
     """Return the steps in which chains of ``depth`` tokens give the answer; the prompt's pass is one of them.
 
     Args:
@@ -79,7 +79,7 @@ class TreeShape:
 
 
 @torch.no_grad()
-def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) -> list[int]:
+def replay_trees(head: Eagle3Head, answers: Sequence[TargetAnswer], shape: TreeShape) -> list[int]:
     """Return the steps in which drafted trees give each answer, all answers in one batch."""
     caches, runner = [PairCache(head) for _ in answers], TorchRunner(head, shape.width)
     known = [answer.num_prompt + 1 for answer in answers]
@@ -100,7 +100,7 @@ def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) 
 
 
 @torch.no_grad()
-def replay_levels(training: HeadTraining, answer: Answer, shape: TreeShape) -> int:
+def replay_levels(training: HeadTraining, answer: TargetAnswer, shape: TreeShape) -> int:
     """Return the steps in which trees give an answer, of a head that predicts all depths at once.
 
     The trees have the most probable paths of ``shape.width`` candidates per depth, as the head's strategy builds them.

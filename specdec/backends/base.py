@@ -83,7 +83,7 @@ class Backend(ABC):
     Attributes:
         Options: the class of the options.
         copies_weights: True if passes use a copy of the weights, made at load.
-        version: of the engine, if it isn't torch: probes' findings are cached by version.
+        version: of the plug-in and its engine; "" for specdec's own backends. Probes' findings are cached by version.
         options: the options of this backend; set by the caller of ``load``.
         shapes: the facts that layouts and drafts depend on; set by ``load``.
         lossy: why options make it compute another model than the given one, or "".
@@ -140,7 +140,7 @@ class Backend(ABC):
         Raises:
             ModelError: if the model can't be read, or not with this device and dtype.
         """
-        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub)
+        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
 
     @classmethod
     @abstractmethod

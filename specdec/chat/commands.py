@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specdec.chat.conversation import Conversation
-from specdec.chat.session import Answer, Session
+from specdec.chat.session import ChatAnswer, Session
 from specdec.decoding.result import Chunk
 from specdec.errors import RequestError, plural
 from specdec.plugins.registry import load_plugins
@@ -167,7 +167,7 @@ def run(line: str, chat: Chat) -> None:
     COMMANDS[name](chat, text.strip())
 
 
-def figures(answer: Answer) -> str:
+def figures(answer: ChatAnswer) -> str:
     """Return the line after an answer: its speed, and how it ended."""
     ended = "" if answer.result is not None else "; stopped"
     if answer.result is not None and answer.result.finish_reason == "length":
@@ -184,12 +184,12 @@ def figures(answer: Answer) -> str:
     )
 
 
-def _speed(answer: Answer) -> str:
+def _speed(answer: ChatAnswer) -> str:
     speed = answer.tokens_per_second
     return "in one step" if speed is None else f"{speed:.0f} tokens/s"
 
 
-def _difference(first: Answer, again: Answer) -> str:
+def _difference(first: ChatAnswer, again: ChatAnswer) -> str:
     pairs = zip(first.tokens, again.tokens, strict=False)
     place = next((index for index, (one, other) in enumerate(pairs) if one != other), -1)
     ties = {tie for answer in (first, again) if answer.result is not None for tie in answer.result.ties}

@@ -26,7 +26,7 @@ class _Stopped(Exception):  # noqa: N818 - it isn't an error
 
 
 @dataclass
-class Answer:
+class ChatAnswer:
     """An answer, complete after its last chunk.
 
     Attributes:
@@ -105,9 +105,9 @@ class Session:
         self.conversation = Conversation()
         self.proposer = proposer
         self.seed: int | None = None
-        self.last: Answer | None = None
-        self.latest: Answer | None = None
-        self.again: Answer | None = None
+        self.last: ChatAnswer | None = None
+        self.latest: ChatAnswer | None = None
+        self.again: ChatAnswer | None = None
         self._context = generator.context()
         self._randomness = randomness
         self._is_stopping = False
@@ -149,7 +149,7 @@ class Session:
             raise RequestError("there is no answer to decode again: ask a question first")
         most = len(self.last.tokens) if self.last.result is None else self.last.settings["max_new_tokens"]
         settings = self.last.settings | {"proposer": "autoregressive", "max_new_tokens": most}
-        self.again = Answer(self.last.conversation, self.last.question, settings)
+        self.again = ChatAnswer(self.last.conversation, self.last.question, settings)
         yield from self._decoded(self.again)
 
     @property
@@ -189,7 +189,7 @@ class Session:
 
     def _turn(self, conversation: Conversation, question: str) -> Iterator[Chunk]:
         seed = self._randomness.getrandbits(32) if self.seed is None else self.seed
-        answer = Answer(conversation, question, self.settings | {"seed": seed, "proposer": self.proposer})
+        answer = ChatAnswer(conversation, question, self.settings | {"seed": seed, "proposer": self.proposer})
         try:
             yield from self._decoded(answer, context=self._context)
         finally:
@@ -202,7 +202,7 @@ class Session:
             raise RequestError("there is no turn yet")
         return self.conversation.turns[-1]
 
-    def _decoded(self, answer: Answer, **options: Any) -> Iterator[Chunk]:
+    def _decoded(self, answer: ChatAnswer, **options: Any) -> Iterator[Chunk]:
         self.latest, self._is_stopping = answer, False
         began, spent = time.perf_counter(), 0.0
         messages = answer.conversation.asking(answer.question)

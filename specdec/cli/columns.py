@@ -14,7 +14,7 @@ from rich.text import Text
 from specdec.cli.answers import COLOURS
 
 if TYPE_CHECKING:
-    from specdec.side_by_side.contenders import Answer
+    from specdec.side_by_side.contenders import TimedAnswer
 
 _REFRESH = 0.05  # seconds between two frames
 _LEAST_LINES = 3  # of text in a panel
@@ -47,7 +47,7 @@ class Column:
         """Mark the column as the current one."""
         self._has_begun = True
 
-    def finish(self, answer: "Answer") -> None:
+    def finish(self, answer: "TimedAnswer") -> None:
         """Set the whole answer."""
         self._ids, self._seconds, self.is_done = list(answer.token_ids), answer.seconds, True
         whole = printable(self._tokenizer.decode(self._ids, skip_special_tokens=True))

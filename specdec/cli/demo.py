@@ -18,7 +18,7 @@ from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
     from specdec.side_by_side.agreement import Agreement
-    from specdec.side_by_side.contenders import Answer, Contender
+    from specdec.side_by_side.contenders import Contender, TimedAnswer
     from specdec.side_by_side.questions import Question
     from specdec.side_by_side.verdict import Measured
 
@@ -137,7 +137,7 @@ class _Show:
         return Measured(kinds, theirs, plain, ours, self._engine, numerics, *agreements)
 
     def _agreements(
-        self, prompts: list[list[int]], expected: "tuple[Answer, ...]", found: "tuple[Answer, ...]"
+        self, prompts: list[list[int]], expected: "tuple[TimedAnswer, ...]", found: "tuple[TimedAnswer, ...]"
     ) -> "tuple[Agreement, ...]":
         from specdec.side_by_side.agreement import agreement
 
@@ -158,7 +158,7 @@ class _Show:
         if self._is_live and self._console.color_system is not None and not self._console.no_color:
             say_line(self._console, "Tokens of one pass share a colour.", "dim")
 
-    def _ask(self, place: int, question: "Question") -> "tuple[Answer, Answer, Answer]":
+    def _ask(self, place: int, question: "Question") -> "tuple[TimedAnswer, TimedAnswer, TimedAnswer]":
         """transformers' answer, specdec's, and specdec's without drafts."""
         console = self._console
         console.print()

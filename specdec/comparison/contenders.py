@@ -13,7 +13,7 @@ from typing import Any
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.numerics import Mode
-from specdec.plugins.registry import load_plugins
+from specdec.plugins.registry import Registry, load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 
@@ -39,7 +39,8 @@ class Contenders:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self._stages, self._numerics = stages, stages["numerics"]
-        read = read_strategies(strategies)
+        self._registry = load_plugins()
+        read = read_strategies(self._registry, strategies)
         baseline = next((name for name, given in read.items() if _can_be_baseline(given)), None)
         self.generators = {
             name: self.make(given, "fast" if name == baseline else self._numerics) for name, given in read.items()
@@ -59,7 +60,7 @@ class Contenders:
         """
         if isinstance(given, Generator):
             return given
-        proposer = load_plugins().make("proposers", given)
+        proposer = self._registry.make("proposers", given)
         with warnings.catch_warnings():  # it predicts what is about to be measured
             warnings.filterwarnings("ignore", message="lookahead with N=")
             own = {"verifier": "match"} if _is_plain(proposer) else {}
@@ -95,13 +96,12 @@ class Contenders:
         return name
 
 
-def read_strategies(strategies: Mapping[str, Any]) -> dict[str, Generator | Proposer]:
+def read_strategies(registry: Registry, strategies: Mapping[str, Any]) -> dict[str, Generator | Proposer]:
     """Return the strategies by name, each as a generator or a proposer.
 
     Raises:
         SpecdecError: a strategy is unknown, or refuses an option.
     """
-    registry = load_plugins()
     return {
         name: given if isinstance(given, Generator) else registry.make("proposers", given)
         for name, given in strategies.items()

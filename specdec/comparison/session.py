@@ -179,16 +179,17 @@ def open_by_name(
     Raises:
         SpecdecError: a strategy is unknown, or the model can't be loaded.
     """
-    made = [each for each in read_strategies(strategies).values() if isinstance(each, Proposer)]
+    registry = load_plugins()
+    made = [each for each in read_strategies(registry, strategies).values() if isinstance(each, Proposer)]
     check_files(made)
     why = why_torch(options.weights, None, made)
-    opened = read_model(load_plugins(), options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
+    opened = read_model(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
     return opened.model, opened.tokenizer
 
 
 def with_warm(strategies: Mapping[str, Any]) -> dict[str, Generator | Proposer]:
     """Add a second, warm entry for each strategy that learns across requests."""
-    read = read_strategies(strategies)
+    read = read_strategies(load_plugins(), strategies)
     return read | {
         f"{name}{WARM}": given
         for name, given in read.items()

@@ -14,6 +14,10 @@ class Stats:
     Attributes:
         accepted_lengths: the tokens of each step, the bonus token included; the first step's pass reads the prompt.
         num_nodes: fed nodes, roots included; the prompt counts as one.
+        num_drafts: steps with a draft.
+        num_draft_tokens: candidates of all drafts.
+        num_accepted_tokens: candidates that were accepted; a step's last token isn't counted, even if a candidate was
+            accepted that ends the text.
         num_fallbacks: steps that ``match`` decided because the draft had no true q for the request's rule.
         source_counts: proposed and accepted nodes by strategy of a merge.
         seconds: by phase. Each request of a shared pass reports the whole pass.
@@ -24,6 +28,9 @@ class Stats:
 
     accepted_lengths: list[int] = field(default_factory=list)
     num_nodes: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_fallbacks: int = 0
     source_counts: SourceCounts = field(default_factory=SourceCounts)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -43,8 +50,24 @@ class Stats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean acceptance length: new tokens per forward pass, bonus tokens included; 1 for plain decoding."""
+        """New tokens per forward pass, bonus tokens included; 1 for plain decoding."""
         return self.num_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted draft tokens over draft tokens, as in vLLM; None if nothing was drafted.
+
+        A tree has more candidates than can be accepted, so its rate is lower than that of a chain as good.
+        """
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_drafts else None
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per step with a draft, bonus token included, as in vLLM; 1 if nothing was drafted.
+
+        ``tokens_per_step`` is the mean over all steps, with and without a draft.
+        """
+        return 1.0 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else 1.0
 
     @property
     def sources(self) -> dict[str, dict[int, list[int]]]:
@@ -76,4 +99,8 @@ class Stats:
         if outcome.tree is not None and outcome.tree.proposed_by:
             self.source_counts.add(outcome.tree, outcome.path, outcome.tokens)
         if outcome.tokens:
+            num_draft_tokens = outcome.num_draft_tokens
+            self.num_drafts += num_draft_tokens > 0
+            self.num_draft_tokens += num_draft_tokens
+            self.num_accepted_tokens += outcome.num_accepted_tokens
             self.accepted_lengths.append(len(outcome.tokens))

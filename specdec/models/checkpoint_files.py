@@ -9,19 +9,8 @@ from specdec.models.gguf_file import is_gguf
 from specdec.models.model_files import model_file
 
 GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
-# Names that only the command line has.
-_IN_PYTHON = {
-    "demo": "In Python, specdec.demo.load() returns the built-in model and its tokenizer",
-    "smollm2": "In Python, give specdec.demo.smollm2.checkpoint('float32'), the folder to which it is downloaded; the "
-    "name is for --model alone",
-}
 _LFS_POINTER = b"version https://git-lfs"
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"  # a model has the one or the other
-
-
-def remedy_without_hub(name: str) -> str:
-    """Return what to do about a name that is no folder, where the hub can't be reached."""
-    return _IN_PYTHON.get(name, "Check the connection, or give a folder with safetensors weights")
 
 
 def remedy_for_files(name: str) -> str:
@@ -30,8 +19,6 @@ def remedy_for_files(name: str) -> str:
     Called after an error. Only the headers of weight files are read.
     """
     folder = Path(name)
-    if name in _IN_PYTHON and not folder.exists():
-        return _IN_PYTHON[name]
     config = model_file(name, CONFIG, is_offline=True)
     place = folder if config is None else config.parent
     files = sorted(place.glob("*")) if place.is_dir() else []

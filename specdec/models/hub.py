@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from specdec.errors import HubUnreachableError, in_one_line
-from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, remedy_without_hub
+from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
 from specdec.models.model_files import model_file
 
 _SECONDS_TO_ANSWER = 5.0
@@ -47,6 +47,6 @@ class HubAnswer:
                 return cls(is_offline=True)
             raise HubUnreachableError(
                 f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
-                f"reached ({in_one_line(error)}). {remedy_without_hub(name)}"
+                f"reached ({in_one_line(error)}). Check the connection, or give a folder with safetensors weights"
             ) from error
         return cls(files=tuple(file.rfilename for file in siblings))

@@ -21,6 +21,12 @@ from specdec.models.hub import HubAnswer
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+# Names that only the command line has, where no folder has them: a name in Python is a folder's or the hub's.
+_IN_PYTHON = {
+    "demo": "specdec.demo.load() returns the built-in model and its tokenizer",
+    "smollm2": "specdec.demo.smollm2.load() returns the model and its tokenizer, and "
+    "specdec.demo.smollm2.checkpoint('float32') its folder",
+}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
@@ -32,13 +38,13 @@ class ModelSource:
         name: a folder, a GGUF file, or a hub name.
         device: a torch device; "" for the default.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
-        known: the hub's answer about the model, if it has been requested.
+        known_answer: the hub's answer about the model, if it has been requested.
     """
 
     name: str
     device: str = ""
     dtype: str = "auto"
-    known: HubAnswer | None = field(default=None, compare=False, repr=False)
+    known_answer: HubAnswer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
@@ -58,17 +64,16 @@ class ModelSource:
 
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
-    @property
-    def hub(self) -> HubAnswer:
-        """The hub's answer about the model. Each access requests it unless it is known: see ``with_hub``.
+    def hub_answer(self) -> HubAnswer:
+        """Return the hub's answer about the model. Each call requests it unless it is known: see ``with_hub_answer``.
 
         Raises as ``HubAnswer.of``.
         """
-        return self.known or HubAnswer.of(self.name)
+        return self.known_answer or HubAnswer.of(self.name)
 
-    def with_hub(self) -> Self:
+    def with_hub_answer(self) -> Self:
         """Return this source with the hub's answer, so that a start requests it once; raises as ``HubAnswer.of``."""
-        return replace(self, known=self.hub)
+        return replace(self, known_answer=self.hub_answer())
 
 
 def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
@@ -133,12 +138,15 @@ def checked_name(name: str) -> str:
     """Return a model's path or hub name, with ``~`` expanded.
 
     Raises:
-        ModelError: if it is empty, or a path that is neither a folder nor a GGUF file that can be read.
+        ModelError: if it is empty, a name of the command line, or a path that is neither a folder nor a GGUF file that
+            can be read.
     """
     if not name:
         raise ModelError(f"the model's name is empty. {GIVE_A_MODEL}")
     name = os.path.expanduser(name)
     path = Path(name)
+    if name in _IN_PYTHON and not path.exists():
+        raise ModelError(f"can't load {name!r}: the name is for --model alone. In Python, {_IN_PYTHON[name]}")
     if is_gguf(name):
         check_gguf(name)
         return name

@@ -97,7 +97,7 @@ def read_model(
     if backend != "auto":
         cls, options = registry.backend(backend)
         return _remarked(source, Opened(*cls.read(source, tokenizer, options)))
-    source = source.with_hub()  # refuses a wrong hub name first
+    source = source.with_hub_answer()  # refuses a wrong hub name first
     reasons, has_failed = dict[str, str](), bool(failed)
     for plugin in preferred(registry):
         name = registry.name_of(plugin)
@@ -109,7 +109,7 @@ def read_model(
             except Exception as error:  # a third party's code; torch is tried next
                 reasons[name], has_failed = why_failed(error), True
     try:
-        loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub)
+        loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
     except ModelError as error:
         others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason != why_failed(error))
         if not others:

@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 from specdec.record import Outcome, StepRecord
 from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.usage import depth_of
-from specdec.tree import Role
 
 _SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _LONG = (*_SECONDS, 120.0, 300.0, 600.0)
@@ -132,16 +131,15 @@ class Metrics:
             self.prefix_hits.inc(outcome.request.num_reused)
 
     def _count_step(self, outcome: Outcome) -> None:
-        name, accepted = outcome.request.strategy_name, len(outcome.path) - 1
+        name, accepted = outcome.request.strategy_name, outcome.num_accepted_tokens
         self.new_tokens.labels(name).inc(len(outcome.tokens))
         self.accepted_length.labels(name).observe(len(outcome.tokens))
         for counter, depth in ((self.drafted, depth_of(outcome)), (self.accepted, accepted)):
             for position in range(min(depth, _MOST_POSITIONS)):
                 counter.labels(name, str(position)).inc()
-        num_candidates = 0 if outcome.tree is None else len(outcome.tree.nodes_with(Role.CANDIDATE))
-        if num_candidates:
+        if num_draft_tokens := outcome.num_draft_tokens:
             self.drafts.labels(name).inc()
-            self.draft_tokens.labels(name).inc(num_candidates)
+            self.draft_tokens.labels(name).inc(num_draft_tokens)
             self.accepted_tokens.labels(name).inc(accepted)
 
     def page(self) -> bytes:

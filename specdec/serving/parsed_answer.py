@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Answer:
+class ParsedAnswer:
     """An answer, as far as its pieces have arrived."""
 
     content: str = ""

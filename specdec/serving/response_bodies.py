@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from specdec.serving.errors import ApiError
 from specdec.serving.jobs import Progress
 from specdec.serving.logprobs import TokenLogprob
-from specdec.serving.parsed_answer import Answer, CallPiece, Piece
+from specdec.serving.parsed_answer import CallPiece, ParsedAnswer, Piece
 from specdec.serving.requests import Call
 from specdec.serving.usage import Figures
 
@@ -41,7 +41,7 @@ class ResponseBuilder(ABC):
         self.notes = dict[str, None]()  # of these texts, in order
         self._num_tokens = 0
         self._parsers = [call.plan.parser() for _ in call.prompts]
-        self._answers = [Answer() for _ in call.prompts]
+        self._answers = [ParsedAnswer() for _ in call.prompts]
 
     def note(self, progress: Progress) -> list[Piece]:
         """Add a step's progress; return the pieces of the answer that it completes."""
@@ -137,7 +137,7 @@ class ChoicesResponse(ResponseBuilder):
         return {**self._head, "object": self.part, "choices": choices}
 
     @abstractmethod
-    def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _whole_choice(self, answer: ParsedAnswer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return a choice, without its index and finish reason."""
 
     @abstractmethod
@@ -156,7 +156,7 @@ class ChatResponse(ChoicesResponse):
             for index in range(len(self.texts))
         ]
 
-    def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _whole_choice(self, answer: ParsedAnswer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         has_other = bool(answer.tool_calls or answer.reasoning)
         message: dict[str, Any] = {
             "role": "assistant",
@@ -193,7 +193,7 @@ class CompletionResponse(ChoicesResponse):
 
     prefix, whole, part = "cmpl-", "text_completion", "text_completion"
 
-    def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _whole_choice(self, answer: ParsedAnswer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"text": answer.content, "logprobs": self._logprobs_entry(logprobs)}
 
     def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:

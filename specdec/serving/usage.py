@@ -33,7 +33,7 @@ class Figures:
         self.num_tokens += len(outcome.tokens)
         self.num_copied = outcome.request.num_reused
         self.drafted.update(range(depth_of(outcome)))
-        self.accepted.update(range(len(outcome.path) - 1))
+        self.accepted.update(range(outcome.num_accepted_tokens))
 
     @classmethod
     def of(cls, several: Iterable[Self]) -> Self:

@@ -14,7 +14,7 @@ Show = Callable[[Sequence[int], float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     """One decoded prompt. ``seconds`` include prefill and exclude the time spent in ``show``."""
 
     token_ids: tuple[int, ...]
@@ -30,7 +30,7 @@ class Answer:
 class Contender(Protocol):
     """One side of the comparison."""
 
-    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
+    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> TimedAnswer:
         """Decode greedily, and call ``show`` after each step."""
 
 
@@ -62,7 +62,7 @@ class TransformersContender:
         self.model = model
         model.generation_config = _greedy(model)
 
-    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
+    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> TimedAnswer:
         """See ``Contender``."""
         import torch
 
@@ -74,7 +74,7 @@ class TransformersContender:
         )
         seconds = watch.seconds
         tokens = tuple(output[0, len(prompt) :].tolist())
-        return Answer(tokens, seconds, len(tokens))
+        return TimedAnswer(tokens, seconds, len(tokens))
 
 
 class SpecdecContender:
@@ -83,7 +83,7 @@ class SpecdecContender:
     def __init__(self, generator: "Generator") -> None:
         self.generator = generator
 
-    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
+    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> TimedAnswer:
         """See ``Contender``."""
         watch = Stopwatch()
         for chunk in self.generator.stream(list(prompt), max_new_tokens=max_new_tokens):
@@ -91,7 +91,7 @@ class SpecdecContender:
             with watch.paused():
                 show(chunk.token_ids, seconds)
         assert result is not None  # set in the last chunk
-        return Answer(tuple(result.token_ids), watch.seconds, result.stats.steps)
+        return TimedAnswer(tuple(result.token_ids), watch.seconds, result.stats.steps)
 
 
 class _Streamer:

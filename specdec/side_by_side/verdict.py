@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec.side_by_side.agreement import SAME, Agreement
-from specdec.side_by_side.contenders import Answer
+from specdec.side_by_side.contenders import TimedAnswer
 
 _NO_CHANGE = 0.02  # ratios closer to 1 than this are reported as no change
 
@@ -18,9 +18,9 @@ class Measured:
     """
 
     kinds: tuple[str, ...]
-    transformers: tuple[Answer, ...]
-    without_drafts: tuple[Answer, ...]
-    specdec: tuple[Answer, ...]
+    transformers: tuple[TimedAnswer, ...]
+    without_drafts: tuple[TimedAnswer, ...]
+    specdec: tuple[TimedAnswer, ...]
     engine: str
     numerics: str
     agreements: tuple[Agreement, ...]
@@ -49,12 +49,12 @@ class Measured:
         return speed(self.specdec) / speed(self.without_drafts)
 
 
-def speed(answers: Sequence[Answer]) -> float:
+def speed(answers: Sequence[TimedAnswer]) -> float:
     """Return tokens per second: all tokens over all seconds."""
     return sum(len(answer.token_ids) for answer in answers) / sum(answer.seconds for answer in answers)
 
 
-def tokens_per_step(answers: Sequence[Answer]) -> float:
+def tokens_per_step(answers: Sequence[TimedAnswer]) -> float:
     """Return new tokens over forward passes."""
     return sum(len(answer.token_ids) for answer in answers) / sum(answer.num_steps for answer in answers)
 

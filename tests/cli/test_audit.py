@@ -8,7 +8,7 @@ import pytest
 from specdec import hookimpl
 from specdec.verifiers.base import Verdict, Verifier
 from specdec.verifiers.match import MatchVerifier
-from tests.plugins.test_registry import FakeEntryPoint
+from tests.support.entry_points import FakeEntryPoint
 
 FEW = ("--category", "code", "--per-category", "2", "--max-new-tokens", "10", "--proposer", "prompt_lookup")
 

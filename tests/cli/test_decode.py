@@ -22,7 +22,7 @@ from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
-from tests.plugins.test_registry import FakeEntryPoint
+from tests.support.entry_points import FakeEntryPoint
 from tests.support.fresh_process import modelling
 
 PROMPT = "def add(a, b):\n"

@@ -19,7 +19,7 @@ from specdec.demo import gguf_conversion
 from specdec.demo import smollm2 as real
 from specdec.side_by_side import agreement, contenders, load_by_others
 from specdec.side_by_side.agreement import Agreement
-from specdec.side_by_side.contenders import Answer
+from specdec.side_by_side.contenders import TimedAnswer
 from specdec.side_by_side.questions import built_in_questions
 
 command: Any = import_module("specdec.cli.demo")  # the package has the command by that name
@@ -106,7 +106,7 @@ def test_both_texts_stand_in_full_at_the_end_and_once(width: int, height: int) -
             for start in range(0, 120, size):
                 columns.add(column, range(start, start + size), 1.0 + start)
                 columns.draw()
-            column.finish(Answer(tuple(range(120)), 120.0, 120 // size))
+            column.finish(TimedAnswer(tuple(range(120)), 120.0, 120 // size))
         columns.say("what stands below")
     assert colours(file.getvalue())  # of tokens that came together
     text = "\n".join(on_screen(file.getvalue(), width, height))
@@ -134,7 +134,7 @@ def test_an_interrupt_leaves_the_cursor_visible() -> None:
 
 
 def test_an_interrupt_ends_the_command_quietly(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> Answer:
+    def interrupted(*_: Any) -> TimedAnswer:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(contenders.SpecdecContender, "answer", interrupted)
@@ -160,7 +160,7 @@ def test_a_character_that_is_not_whole_yet_waits_and_a_text_that_changes_is_put_
     column = Column("a", Whims())
     for number in range(3):
         column.add([number], 1.0)
-    column.finish(Answer((0, 1, 2), 1.0, 3))
+    column.finish(TimedAnswer((0, 1, 2), 1.0, 3))
     assert column.text.plain == "another text"
 
 

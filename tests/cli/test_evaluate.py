@@ -16,7 +16,7 @@ from specdec.cli.evaluate import _write_report
 from specdec.comparison import report
 from specdec.verifiers.base import Verdict, Verifier
 from specdec.verifiers.match import MatchVerifier
-from tests.plugins.test_registry import FakeEntryPoint
+from tests.support.entry_points import FakeEntryPoint
 
 FEW = ("--max-new-tokens", "8", "--per-category", "2", "--repeats", "1")
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from specdec import Drafter, Proposer, Request, hookimpl
 from specdec.plugins.options import fields_of
 from specdec.plugins.registry import load_plugins
-from tests.plugins.test_registry import FakeEntryPoint
+from tests.support.entry_points import FakeEntryPoint
 
 
 class Colour(Enum):

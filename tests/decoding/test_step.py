@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec import Generator, ToyModel
+from specdec import Budget, DraftTree, Generator, Request, Role, ToyModel
 from tests.support.plain import decode_law
+from tests.support.scripted import Scripted
 
 MODEL = ToyModel.random(vocab_size=5, order=2, seed=4, sharpness=3.0)
 
@@ -56,6 +57,30 @@ def test_figures_add_up() -> None:
     assert set(stats.seconds) == {"propose", "compile", "forward", "verify", "commit"}
     assert all(seconds > 0 for seconds in stats.seconds.values())
     assert 0 < stats.seconds_to_first_token < stats.total_seconds
+
+
+def test_acceptance_is_counted_over_the_candidates_of_the_drafts_that_there_were() -> None:
+    model = ToyModel(lambda text: [0.96 if token == (text[-1] + 1) % 5 else 0.01 for token in range(5)], 5)
+
+    def script(request: Request, budget: Budget) -> DraftTree:
+        """1 ► 2 ► 4 (accepted: 1, 2) with 0 beside 1 and a probe below it; nothing; 0 (accepted); 4 (ends the text)."""
+        tree = DraftTree(request.root)
+        match len(request.tokens) - request.prompt_length:
+            case 0:
+                tree.add_chain(0, [1, 2, 4])
+                tree.add(tree.add(0, 0), 3, Role.PROBE)
+            case 4:
+                tree.add(0, 0)
+            case 6:
+                tree.add(0, 2)
+        return tree
+
+    stats = Generator(model, proposer=Scripted(script=script)).generate([0], max_new_tokens=7).stats
+    assert stats.accepted_lengths == [3, 1, 2, 1]  # 1 2 3 | 4 | 0 1 | 2
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (3, 4 + 1 + 1, 2 + 1 + 0)
+    assert (stats.acceptance_rate, stats.mean_acceptance_length, stats.tokens_per_step) == (3 / 6, 6 / 3, 7 / 4)
+    plain = Generator(model, proposer="autoregressive").generate([0], max_new_tokens=7).stats
+    assert (plain.num_drafts, plain.acceptance_rate, plain.mean_acceptance_length) == (0, None, 1.0)
 
 
 def test_each_position_is_drawn_once_even_where_the_proposer_wants_the_draws(monkeypatch) -> None:  # type: ignore[no-untyped-def]

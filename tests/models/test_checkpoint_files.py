@@ -50,16 +50,6 @@ def test_a_damaged_weight_file_is_named_with_the_remedy(
     assert str(caught.value).count(remedy) == 1
 
 
-@pytest.mark.parametrize("name", ["demo", "smollm2"])
-def test_a_folder_with_a_name_of_the_command_line_is_no_such_name(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert remedy_for_files(name).startswith("In Python, ")
-    (tmp_path / name).mkdir()
-    assert remedy_for_files(name) == GIVE_A_MODEL
-
-
 @pytest.mark.parametrize("config", ["config.json", "adapter_config.json"])
 @pytest.mark.parametrize(
     ("older", "inner"),

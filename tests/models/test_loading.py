@@ -54,14 +54,21 @@ def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: l
     assert asked == []
 
 
-@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("load", [Generator, load_pretrained, load_pretrained_tokenizer])
 @pytest.mark.parametrize("name", ["demo", "smollm2"])
-def test_a_name_of_the_command_line_is_answered_with_the_function_that_exists(name: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        Generator(name)
-    answer = re.search(r"\. In Python, .*?specdec\.([\w.]+)\(", str(caught.value))
-    assert answer is not None
-    assert callable(pkgutil.resolve_name(f"specdec.{answer[1]}"))
+def test_a_name_of_the_command_line_is_answered_with_functions_that_exist_and_a_folder_goes_before_it(
+    load: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match="the name is for --model alone") as caught:
+        load(name)
+    answers = re.findall(r"specdec\.([\w.]+)\(", str(caught.value).partition(". In Python, ")[2])
+    assert answers
+    assert all(callable(pkgutil.resolve_name(f"specdec.{answer}")) for answer in answers)
+    (tmp_path / name).mkdir()
+    with pytest.raises(ModelError, match="has no"):
+        load(name)
 
 
 @pytest.mark.usefixtures("unreachable")

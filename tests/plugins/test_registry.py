@@ -11,6 +11,7 @@ from pydantic import Field
 
 from specdec import (
     Drafter,
+    DraftModelProposer,
     Generator,
     JacobiProposer,
     LookaheadProposer,
@@ -34,6 +35,8 @@ from specdec.plugins.registry import Registry, load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.testing import check_proposer
 from specdec.verifiers.match import MatchVerifier
+from specdec.verifiers.typical import TypicalVerifier
+from tests.support.entry_points import FakeEntryPoint
 
 
 class Mine(Proposer):
@@ -87,13 +90,26 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
     return str(caught.value)
 
 
-class FakeEntryPoint:
-    """An entry point, as importlib.metadata gives it for an installed distribution."""
+@pytest.mark.parametrize(
+    ("cls", "values", "options", "remedy"),
+    [
+        (LookaheadProposer, (5, 7, 7), {}, "N=5, W=7, G=7"),
+        (LookaheadProposer, (7,), {"N": 3}, "W=7, N=3"),
+        (DraftModelProposer, (object(), "path"), {}, "model=…, tokenizer='path'"),
+        (TypicalVerifier, (0.1,), {}, "epsilon=0.1"),
+        (Mine, (2,), {}, "size=2"),
+    ],
+)
+def test_options_without_names_are_answered_with_their_names(
+    cls: Any, values: tuple[Any, ...], options: dict[str, Any], remedy: str
+) -> None:
+    told = refusal(lambda: cls(*values, **options))
+    assert told == f"{cls.__name__} takes options by name: {cls.__name__}({remedy})"
 
-    def __init__(self, name: str | None, load: Callable[[], object]) -> None:
-        self.dist = SimpleNamespace(name=name) if name is not None else None
-        self.value = "some_module"
-        self.load = load
+
+def test_more_values_than_options_are_answered_with_all_options() -> None:
+    assert refusal(MatchVerifier, 1) == "MatchVerifier takes options by name alone, and has none"
+    assert refusal(JacobiProposer, 4, True, 5) == "JacobiProposer takes options by name alone, and has n, noise_aware"
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *entry_points: FakeEntryPoint) -> Registry:

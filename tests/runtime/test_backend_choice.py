@@ -110,7 +110,7 @@ def test_hf_and_a_model_object_stay_with_torch(install: Install, heard: list[Mod
 def test_a_start_requests_the_files_of_a_hub_name_once(
     install: Install, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(declines=lambda source: f"the hub has {', '.join(source.hub.files)}")
+    install(declines=lambda source: f"the hub has {', '.join(source.hub_answer().files)}")
     names, model = list[str](), families.make(*families.TREES["llama"])
 
     def model_info(_: Any, name: str, **__: Any) -> ModelInfo:

@@ -8,7 +8,7 @@ import pytest
 from specdec.constraints import Vocabulary
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.serving.answer_constraints import AnswerPlan, AnswerPlanner, RequestedAnswer
-from specdec.serving.parsed_answer import Answer
+from specdec.serving.parsed_answer import ParsedAnswer
 from specdec.serving.schemas import ChatBody
 from tests.support.byte_tokenizer import byte_ids
 from tests.support.chat_models import chat_tokenizer
@@ -25,11 +25,11 @@ def plan_of(tokenizer: Any, prompt: Sequence[int], begun: str | None = None) -> 
     return planner.chat(RequestedAnswer.of_chat(body), prompt, begun, shows_special=False)
 
 
-def read(tokenizer: Any, plan: AnswerPlan, ids: Sequence[int], num_tokens: int) -> Answer:
+def read(tokenizer: Any, plan: AnswerPlan, ids: Sequence[int], num_tokens: int) -> ParsedAnswer:
     """The answer of these tokens, in steps of ``num_tokens``."""
     skips = not plan.shows_special
     decoder = TextDecoder(tokenizer, skip_special_tokens=skips, hidden_token_ids=plan.hidden_token_ids)
-    answer, parser = Answer(), plan.parser()
+    answer, parser = ParsedAnswer(), plan.parser()
     for start in range(0, len(ids), num_tokens):
         for token in ids[start : start + num_tokens]:
             decoder.push(token)

@@ -41,6 +41,12 @@ def answered(served: Served, prompt: str, is_chat: bool, num_tokens: int = 24) -
     return str(served.post("/v1/completions", {**shared, "prompt": prompt}).json()["choices"][0]["text"])
 
 
+def num_tokens(served: Served) -> float:
+    """The tokens that the server has generated, with all strategies."""
+    samples = [sample for metric in served.server.metrics.new_tokens.collect() for sample in metric.samples]
+    return sum(sample.value for sample in samples if sample.name.endswith("_total"))
+
+
 def press(browser: Any, *keys: str) -> None:
     """Press keys wherever the focus is."""
     browser.switch_to.active_element.send_keys(*keys)
@@ -170,14 +176,15 @@ def test_what_the_server_refuses_is_said_and_the_page_goes_on(served: Served, br
 def test_escape_stops_both(served: Served, browser: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    length = browser.find_element("id", "length")
+    length, before = browser.find_element("id", "length"), num_tokens(served)
     length.clear()
     length.send_keys("450", Keys.CONTROL + Keys.ENTER)
     until(browser, "#verdict", "decoding")
-    time.sleep(0.2)
+    assert soon(lambda: served.server.admission.num_texts and num_tokens(served) > before)
     press(browser, Keys.ESCAPE)
     until(browser, "#verdict", "stopped")
-    assert soon(lambda: not served.server.admission.num_texts)
+    assert soon(lambda: not served.server.engine._texts)
+    assert num_tokens(served) - before < 450, "it went on after Escape"
 
 
 @pytest.mark.parametrize("width", [390, 1200])

@@ -1,8 +1,12 @@
 """Whatever fails, hangs or is missing on one request's way costs that request, and nobody else."""
 
 import asyncio
+import json
+import threading
 import time
+from contextlib import closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -131,22 +135,34 @@ def test_a_client_that_doesnt_read_has_gone(monkeypatch: pytest.MonkeyPatch) -> 
     assert closed == [True]
 
 
-def test_encoding_waits_behind_admission(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = RequestParser.completion
+def test_encoding_waits_behind_admission_and_whoever_leaves_meanwhile_costs_no_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode, began, may_end, ended = RequestParser.completion, *(threading.Event() for _ in range(3))
 
-    def slow(parser: RequestParser, body: Any) -> Call:
-        time.sleep(1.0)
+    def held(parser: RequestParser, body: Any) -> Call:
+        began.set()
+        may_end.wait(60)
+        ended.set()
         return encode(parser, body)
 
     with serving(max_batch_size=1, max_queue=0) as small:
-        monkeypatch.setattr(server, "COMPLETION", replace(server.COMPLETION, make=slow))
-        with httpx.stream("POST", f"{small.url}/v1/completions", json={**GOOD, "stream": True}, timeout=60) as first:
-            assert small.server.admission.num_texts <= 1
-            assert small.post("/v1/completions", GOOD).status_code in (200, 429)
-            first.read()
-        with pytest.raises(httpx.ReadTimeout):  # whoever leaves while the prompt is encoded frees the place
-            httpx.post(f"{small.url}/v1/completions", json=GOOD, timeout=0.2)
+        num_tokens = small.server.metrics.new_tokens.labels("AutoregressiveProposer")._value.get
+        monkeypatch.setattr(server, "COMPLETION", replace(server.COMPLETION, make=held))
+        long = {**GOOD, "max_tokens": 400, "stream": True}
+        with closing(HTTPConnection(small.url.removeprefix("http://"))) as leaving:
+            leaving.request("POST", "/v1/completions", json.dumps(long), {"Content-Type": "application/json"})
+            assert began.wait(60)
         assert soon(lambda: small.server.admission.num_texts == 0)
+        assert not ended.is_set(), "the place is free only once the prompt is encoded"
+        may_end.set()
+        assert small.post("/v1/completions", GOOD).status_code == 200
+        assert num_tokens() == GOOD["max_tokens"], "decoded for a client that had gone"
+        began.clear()
+        leave = small.server.admission.enter(1)  # the only place
+        assert small.post("/v1/completions", GOOD).status_code == 429
+        assert not began.is_set(), "a prompt is encoded without a place"
+        leave(False)
 
 
 def test_a_prompt_too_long_for_any_tokenizer_isnt_encoded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from specdec.constraints import Grammar, JsonSchema, Vocabulary
 from specdec.constraints.matcher import library_special_tokens
 from specdec.errors import RequestError
-from specdec.serving.parsed_answer import Answer
+from specdec.serving.parsed_answer import ParsedAnswer
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest, Function
 from specdec.serving.tool_parsers.selection import answer_format
 from tests.support.byte_tokenizer import byte_ids
@@ -131,15 +131,15 @@ def format_of(written: Written, form: str = "special") -> tuple[AnswerFormat, Vo
     return answer_format(tokenizer), Vocabulary(tokenizer, len(tokenizer))
 
 
-def read(parser: AnswerParser, parts: Iterable[str], is_stopped: bool = False) -> Answer:
-    answer = Answer()
+def read(parser: AnswerParser, parts: Iterable[str], is_stopped: bool = False) -> ParsedAnswer:
+    answer = ParsedAnswer()
     for part in parts:
         answer.add(parser.feed(part))
     answer.add(parser.finish(is_stopped))
     return answer
 
 
-def told(answer: Answer) -> tuple[str, str, list[tuple[str, str]]]:
+def told(answer: ParsedAnswer) -> tuple[str, str, list[tuple[str, str]]]:
     return answer.content, answer.reasoning, [(call.name, call.arguments) for call in answer.tool_calls]
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from specdec.side_by_side.agreement import Agreement
-from specdec.side_by_side.contenders import Answer
+from specdec.side_by_side.contenders import TimedAnswer
 from specdec.side_by_side.verdict import Measured, times, tokens_per_step, verdict
 
 SAME = Agreement("same")
@@ -13,8 +13,8 @@ TIE = Agreement("numeric tie", 7, "the two scores are 1e-06 apart")
 DEFECT = Agreement("defect", 7, "the model scores the token 3 lower")
 
 
-def answers(*seconds: float, num_tokens: int = 60, num_steps: int = 60) -> tuple[Answer, ...]:
-    return tuple(Answer(tuple(range(num_tokens)), each, num_steps) for each in seconds)
+def answers(*seconds: float, num_tokens: int = 60, num_steps: int = 60) -> tuple[TimedAnswer, ...]:
+    return tuple(TimedAnswer(tuple(range(num_tokens)), each, num_steps) for each in seconds)
 
 
 def measured(
@@ -96,7 +96,7 @@ def test_engine_and_drafts_multiply_to_the_speed_up_and_long_answers_count_more(
 
 
 def test_tokens_per_pass_are_over_all_passes() -> None:
-    assert tokens_per_step((Answer((1, 2, 3), 1.0, 1), Answer((1,), 1.0, 1))) == 2.0
+    assert tokens_per_step((TimedAnswer((1, 2, 3), 1.0, 1), TimedAnswer((1,), 1.0, 1))) == 2.0
 
 
 def test_ratios_near_one_keep_two_digits() -> None:

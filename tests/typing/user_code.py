@@ -27,6 +27,7 @@ from specdec import (
     Result,
     SpecdecError,
     ToyModel,
+    Verifier,
     What,
     demo,
     hookimpl,
@@ -42,7 +43,6 @@ from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.target import Target
 from specdec.testing import check_backend, check_proposer, toy_tokenizer
-from specdec.verifiers.base import Verifier
 from specdec.verifiers.match import MatchVerifier
 from specdec.verifiers.typical import TypicalVerifier
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import metadata
 from typing import Any, ClassVar, Self
 
 import openvino as ov
@@ -56,7 +57,7 @@ class OpenVINOBackend(Backend):
     """
 
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
-    version: ClassVar[str] = ov.__version__
+    version: ClassVar[str] = f"{metadata.version('specdec-openvino')} on OpenVINO {ov.__version__}"
     copies_weights: ClassVar[bool] = True
     is_preferred: ClassVar[bool] = True
 

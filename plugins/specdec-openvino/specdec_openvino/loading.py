@@ -113,16 +113,16 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
             f"device={source.device!r} is torch's, and the openvino backend converts a model on the CPU: leave it out, "
             "or name one of OpenVINO's devices with backend='openvino:device=…'"
         )
-    source = source.with_hub()
+    source = source.with_hub_answer()
     origin = _origin_of(source, tokenizer)
     config = origin.config()
     if isinstance(origin, CheckpointFolder) and source.dtype not in {
         "auto",
         str(config.dtype).removeprefix("torch."),
     }:  # the files have other numbers
-        return load_pretrained(source.name, tokenizer, source.dtype, hub=source.hub)
+        return load_pretrained(source.name, tokenizer, source.dtype, hub=source.hub_answer())
     graphs, state = _graphs_from(origin, options, prove)
-    tokenizer = load_pretrained_tokenizer(source.name, source.hub) if tokenizer is None else tokenizer
+    tokenizer = load_pretrained_tokenizer(source.name, source.hub_answer()) if tokenizer is None else tokenizer
     generation_config = origin.generation_config(config)
     return OpenVINOModel(source.name, graphs, config, generation_config, origin.folder, state), tokenizer
 
@@ -131,12 +131,12 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
     name = source.name
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
-    source = source.with_hub()
+    source = source.with_hub_answer()
     if is_name_of_export(source):
         return _export_of(source)
-    config = model_file(name, CONFIG, source.hub.is_offline)
+    config = model_file(name, CONFIG, source.hub_answer().is_offline)
     if config is None:
-        load_pretrained(name, tokenizer, source.dtype, hub=source.hub)  # raises with the reason
+        load_pretrained(name, tokenizer, source.dtype, hub=source.hub_answer())  # raises with the reason
         raise ModelError(f"can't load {name!r}: it has no {CONFIG}")
     return CheckpointFolder(source, config.parent, tokenizer)
 
@@ -150,7 +150,7 @@ def _export_of(source: ModelSource) -> Export:
             "backend='openvino:precision=bfloat16'"
         )
     is_folder = Path(name).is_dir()
-    folder = Path(name) if is_folder else fetch_export(name, source.hub.is_offline)
+    folder = Path(name) if is_folder else fetch_export(name, source.hub_answer().is_offline)
     if not (folder / CONFIG).is_file():
         where = "it" if is_folder else "a folder with its files, and give the folder"
         raise ModelError(f"can't load {name!r}: it has no {CONFIG}: copy the checkpoint's into {where}")

@@ -23,7 +23,7 @@ def why_not(source: ModelSource, device: str) -> str:
     """
     if reason := _why_not_on(source.device or "cpu"):  # found without a request to the hub
         return reason
-    source = source.with_hub()
+    source = source.with_hub_answer()
     if is_name_of_export(source):  # which torch can't load onto a GPU
         return _why_not_in(source.dtype, device)
     return _why_not_on(source.torch_device) or _why_not_checkpoint(source, device)
@@ -32,7 +32,7 @@ def why_not(source: ModelSource, device: str) -> str:
 def _why_not_checkpoint(source: ModelSource, device: str) -> str:
     if is_gguf(source.name):
         return _why_not_in(source.dtype, device)
-    is_offline = source.hub.is_offline
+    is_offline = source.hub_answer().is_offline
     if model_file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
     config = _config(model_file(source.name, CONFIG, is_offline))

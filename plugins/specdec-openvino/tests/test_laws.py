@@ -1,6 +1,7 @@
 """Every family that converts keeps the backend's laws: trees or chains, ragged batches, and the same bits in exact."""
 
 import threading
+import tomllib
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import openvino as ov
 import pytest
 import torch
 from specdec_openvino import backend as backend_module
@@ -50,6 +52,11 @@ def test_a_family_keeps_the_laws(
     check_backend(backend, plain, tolerance=1e-4)
     assert backend.shapes.takes_trees == (family not in WINDOWED)
     assert backend.shapes.packs_rows
+
+
+def test_findings_are_of_the_plug_ins_version_as_well_as_of_the_engines() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert OpenVINOBackend.version == f"{project['version']} on OpenVINO {ov.__version__}"
 
 
 def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, family: str) -> None:

@@ -2,13 +2,13 @@
 
 import torch
 
-from benchmarks.training.replays import Answer, TreeShape, chain_drafts, replay_chains, replay_trees
+from benchmarks.training.replays import TargetAnswer, TreeShape, chain_drafts, replay_chains, replay_trees
 from specdec.training.eagle3_training import Eagle3Training
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 
 
-def answer_of(head, seed: int, likely: bool = True) -> Answer:  # type: ignore[no-untyped-def]
+def answer_of(head, seed: int, likely: bool = True) -> TargetAnswer:  # type: ignore[no-untyped-def]
     """A text of which a reference drafts a good part: some of its tokens are the head's own drafts."""
     draw = torch.Generator().manual_seed(seed)
     num_prompt, length = 5, 30
@@ -24,10 +24,10 @@ def answer_of(head, seed: int, likely: bool = True) -> Answer:  # type: ignore[n
             path.append(drafted[0][node])
             node = drafted[1][node]
         tokens += [*path[::-1], int(torch.randint(head.config.vocab_size, (1,), generator=draw))]
-    return Answer("any", torch.tensor(tokens[:length]), num_prompt, states)
+    return TargetAnswer("any", torch.tensor(tokens[:length]), num_prompt, states)
 
 
-def steps_alone(reference: ReferenceHead, answer: Answer, width: int, depth: int, total: int) -> int:
+def steps_alone(reference: ReferenceHead, answer: TargetAnswer, width: int, depth: int, total: int) -> int:
     known, fed, steps = answer.num_prompt + 1, 0, 1
     text = answer.tokens.tolist()
     while known < len(text):

@@ -46,7 +46,7 @@ class CheckpointFolder(ModelFolder, _TorchSource):
         return name_of_folder(self.source, device)
 
     def _load(self) -> PreTrainedModel:
-        model: PreTrainedModel = load_pretrained(self._name, self._tokenizer, hub=self._model.hub)[0]
+        model: PreTrainedModel = load_pretrained(self._name, self._tokenizer, hub=self._model.hub_answer())[0]
         return model
 
     def _separate(self, converted: Converted) -> tuple[Conversion, Weights]:

@@ -22,7 +22,7 @@ def is_name_of_export(source: ModelSource) -> bool:
     config = model_file(source.name, CONFIG, is_offline=True)
     if config is not None and ((is_exported := is_export(config.parent)) or any(config.parent.glob("*.safetensors"))):
         return is_exported
-    return _is_export(source.hub.files)
+    return _is_export(source.hub_answer().files)
 
 
 def fetch_export(name: str, is_offline: bool) -> Path:
