@@ -1,9 +1,11 @@
 """Shared fixtures: models that are loaded once; one thread in each process, since small products only lose by more."""
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import settings
 
 from specdec.demo import smollm2 as real
 from specdec.machine.timing import Verdict
+from specdec.probes import findings
 from specdec.weights.verdicts import Verdicts
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
@@ -60,6 +63,31 @@ def _one_contest(_cache: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Verdicts, "winner", first)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_once() -> Iterator[None]:
+    """What is installed, and the dates of specdec's files, are read once: a generator reads them, and nothing changes.
+
+    Likewise what lives as long as the process, such as modules and tests, is not searched for garbage again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.plugins.registry.entry_points", cache(entry_points))
+        patched.setattr("specdec.machine.facts.version", cache(version))
+        patched.setattr("specdec.probes.findings._source_files", cache(findings._source_files))
+        yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief_costs() -> Iterator[None]:
+    """A round of passes decides what they cost, which no text depends on: strategies have it measured for each model."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.runtime.driving.REPEATS_AT_LOAD", 1)
+        patched.setattr("specdec.runtime.driving.SECONDS_AT_LOAD", 0.1)
         yield
 
 
