@@ -16,6 +16,7 @@ from hypothesis import settings
 from specdec.demo import smollm2 as real
 from specdec.machine.timing import Verdict
 from specdec.probes import findings
+from specdec.weights import contest
 from specdec.weights.verdicts import Verdicts
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
@@ -52,14 +53,20 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _one_contest(_cache: Path) -> Iterator[None]:
     """The first contest of kernels for a model's shapes decides, also where a busy machine leaves it unclear.
 
-    A contest takes up to three seconds, and without a clear verdict each generator would hold another one.
+    A contest of two rounds suffices. A whole one takes up to three seconds, and without a clear verdict each generator
+    would hold another one.
     """
     winner = Verdicts.winner
 
     def first(self: Verdicts, question: str, names: tuple[str, ...], measure: Callable[[], Verdict], check: Any) -> str:
         is_shared = self.path.parent.parent == _cache
-        decided = (lambda: replace(measure(), is_clear=True)) if is_shared else measure
-        return winner(self, question, names, decided, check)
+        return winner(self, question, names, (lambda: brief(measure)) if is_shared else measure, check)
+
+    def brief(measure: Callable[[], Verdict]) -> Verdict:
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in (("_ROUNDS", 2), ("_ATTEMPTS", 1), ("_SECONDS", 0.2)):
+                patched.setattr(contest, name, value)
+            return replace(measure(), is_clear=True)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Verdicts, "winner", first)
@@ -84,7 +91,7 @@ def _installed_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _brief_costs() -> Iterator[None]:
-    """A round of passes decides what they cost, which no text depends on: strategies have it measured for each model."""
+    """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.runtime.driving.REPEATS_AT_LOAD", 1)
         patched.setattr("specdec.runtime.driving.SECONDS_AT_LOAD", 0.1)
