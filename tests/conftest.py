@@ -1,9 +1,11 @@
 """Shared fixtures: models that are loaded once; one thread in each process, since small products only lose by more."""
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from hypothesis import settings
 
 from specdec.demo import smollm2 as real
 from specdec.machine.timing import Verdict
+from specdec.probes import findings
+from specdec.weights import contest
 from specdec.weights.verdicts import Verdicts
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
@@ -49,17 +53,48 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _one_contest(_cache: Path) -> Iterator[None]:
     """The first contest of kernels for a model's shapes decides, also where a busy machine leaves it unclear.
 
-    A contest takes up to three seconds, and without a clear verdict each generator would hold another one.
+    A contest of two rounds suffices. A whole one takes up to three seconds, and without a clear verdict each generator
+    would hold another one.
     """
     winner = Verdicts.winner
 
     def first(self: Verdicts, question: str, names: tuple[str, ...], measure: Callable[[], Verdict], check: Any) -> str:
         is_shared = self.path.parent.parent == _cache
-        decided = (lambda: replace(measure(), is_clear=True)) if is_shared else measure
-        return winner(self, question, names, decided, check)
+        return winner(self, question, names, (lambda: brief(measure)) if is_shared else measure, check)
+
+    def brief(measure: Callable[[], Verdict]) -> Verdict:
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in (("_ROUNDS", 2), ("_ATTEMPTS", 1), ("_SECONDS", 0.2)):
+                patched.setattr(contest, name, value)
+            return replace(measure(), is_clear=True)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Verdicts, "winner", first)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_once() -> Iterator[None]:
+    """What is installed, and the dates of specdec's files, are read once: a generator reads them, and nothing changes.
+
+    Likewise what lives as long as the process, such as modules and tests, is not searched for garbage again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.plugins.registry.entry_points", cache(entry_points))
+        patched.setattr("specdec.machine.facts.version", cache(version))
+        patched.setattr("specdec.probes.findings._source_files", cache(findings._source_files))
+        yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief_costs() -> Iterator[None]:
+    """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.runtime.driving.REPEATS_AT_LOAD", 1)
+        patched.setattr("specdec.runtime.driving.SECONDS_AT_LOAD", 0.1)
         yield
 
 

@@ -46,15 +46,16 @@ def test_text_and_logits_have_the_same_bits_for_every_strategy_or_the_reason_is_
         assert "set_experts_implementation" in plain.numerics.inexact
         return
     assert str(plain.numerics) == "exact, bit-exact"
+    expected = [watched(plain, prompt) for prompt in PROMPTS]
+    alone = [plain.generate(prompt, max_new_tokens=20, temperature=1.0, seed=3).token_ids for prompt in PROMPTS]
     for strategy in STRATEGIES:
         generator = Generator(model, proposer=strategy, numerics="exact", max_batch_size=3)
-        for prompt in PROMPTS:
-            (text, scores), (expected, expected_scores) = watched(generator, prompt), watched(plain, prompt)
-            assert text == expected
+        for prompt, (expected_text, expected_scores) in zip(PROMPTS, expected, strict=True):
+            text, scores = watched(generator, prompt)
+            assert text == expected_text
             assert all(map(torch.equal, scores, expected_scores))
-        batch = [result.token_ids for result in generator.generate(PROMPTS, max_new_tokens=20, temperature=1.0, seed=3)]
-        alone = [plain.generate(p, max_new_tokens=20, temperature=1.0, seed=3).token_ids for p in PROMPTS]
-        assert batch == alone
+        batch = generator.generate(PROMPTS, max_new_tokens=20, temperature=1.0, seed=3)
+        assert [result.token_ids for result in batch] == alone
 
 
 def test_the_remedy_for_experts_is_one() -> None:

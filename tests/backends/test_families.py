@@ -56,10 +56,12 @@ def furthest(
     """Over all nodes of all rows: the greatest distance of a logit to the model's own forward along that path."""
     worst = 0.0
     for row, prompt, tree in zip(rows, batch, trees, strict=True):
-        for node in range(len(tree)):
-            path = [*prompt, tree.tokens[ROOT], *tree.path(node)]
-            plain = families.plain_logits(backend.model_under_test, path)[-1]  # type: ignore[attr-defined]
-            worst = max(worst, float((row.logits(node) - plain).abs().max()))
+        for leaf in {*range(len(tree))} - {*tree.parents}:
+            path = path_to(tree, leaf)
+            text = [*prompt, *(tree.tokens[node] for node in path)]
+            plain = families.plain_logits(backend.model_under_test, text)[len(prompt) :]  # type: ignore[attr-defined]
+            for node, expected in zip(path, plain, strict=True):
+                worst = max(worst, float((row.logits(node) - expected).abs().max()))
     return worst
 
 

@@ -24,17 +24,14 @@ PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], list(range(2, 60)), [4, 4]]
 def test_its_tokens_are_those_of_hf(family: str) -> None:
     model = families.make(*families.TREES[family])
     settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "seed": 5}
+
+    def texts(proposer: str, backend: str) -> list[tuple[int, ...]]:
+        generator = Generator(model, proposer=proposer, backend=backend, numerics="fast", max_batch_size=3)
+        return [result.token_ids for result in generator.generate(PROMPTS, **settings)]
+
+    expected = texts("autoregressive", "hf")
     for proposer in ("autoregressive", "lookahead:N=3,W=3,G=3", "prompt_lookup:num_matches=3"):
-        texts = [
-            [
-                result.token_ids
-                for result in Generator(
-                    model, proposer=proposer, backend=backend, numerics="fast", max_batch_size=3
-                ).generate(PROMPTS, **settings)
-            ]
-            for backend in ("static", "hf")
-        ]
-        assert texts[0] == texts[1]
+        assert texts(proposer, "static") == expected
 
 
 def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.constraints.base import Vocabulary
-from specdec.plugins.registry import load_plugins
 from specdec.settings import Settings
 from specdec.testing import (
     EXACT,
@@ -21,7 +20,7 @@ from specdec.testing import (
     shapes,
     total_variation,
 )
-from tests.support.generators import VERIFIERS, proposer_of
+from tests.support.generators import REGISTRY, VERIFIERS, proposer_of
 from tests.support.plain import keyed_gumbel
 
 VOCAB, END = 6, 5
@@ -50,7 +49,7 @@ def test_every_lossless_rule_emits_the_masked_law(
     p, context = TableDistribution(3, p.seed), (1, 2)  # without zeros of the law's own
     table = TableConstraint(seed=seed, prob_of_end=0.0)  # no text ends before its tokens are counted
     constrained = Settings(temperature=1.0, constraint=table)
-    check_verifier(load_plugins().make("verifiers", verifier), p, q, shape, context, constrained)
+    check_verifier(REGISTRY.make("verifiers", verifier), p, q, shape, context, constrained)
     # The check compares with decoding under the masks, and that is the law by the definition:
     num_tokens = shape.depth + 1
     decoded = plain_distribution(p, context, num_tokens, constrained)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from specdec import ROOT, DraftTree
 from specdec.backends.toy import TokenDistribution
-from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
 from specdec.testing import (
@@ -29,7 +28,7 @@ from specdec.testing import (
     total_variation,
 )
 from specdec.verifiers.base import Verifier
-from tests.support.generators import VERIFIERS
+from tests.support.generators import REGISTRY, VERIFIERS
 
 LEAF = Shape()
 CONTEXT = (1, 2)
@@ -38,7 +37,7 @@ vocab3 = distributions(3)
 
 
 def rule(name: str) -> Verifier:
-    made: Verifier = load_plugins().make("verifiers", name)
+    made: Verifier = REGISTRY.make("verifiers", name)
     return made
 
 

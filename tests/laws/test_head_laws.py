@@ -10,7 +10,6 @@ from specdec import Budget, Feedback
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.torch_runner import TorchRunner
-from specdec.plugins.registry import load_plugins
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
@@ -20,6 +19,7 @@ from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
 from specdec.testing import TableDistribution, outcomes, plain_distribution, target_of, total_variation
 from specdec.testing.checks import EnumeratedRequest
 from specdec.verifiers.base import Verifier
+from tests.support.generators import REGISTRY
 
 VOCAB, CONTEXT, NUM_TOKENS = 4, (1, 2, 0), 2
 ROUNDING = 1e-6  # the head's distribution is float32
@@ -100,7 +100,7 @@ def emitted(
 @pytest.mark.parametrize("name", ["rejection", "traversal"])
 @torch.no_grad()
 def test_steps_of_the_head_and_a_rule_have_the_targets_law(name: str, changed: dict[str, Any], shape: str) -> None:
-    rule, settings, p = load_plugins().make("verifiers", name), Settings(**changed), TableDistribution(VOCAB, 1)
+    rule, settings, p = REGISTRY.make("verifiers", name), Settings(**changed), TableDistribution(VOCAB, 1)
     engine = DrawingEngine(SHAPES[shape], TorchRunner(head_of(1), None), (1, 2, 3), learns=False, name="eagle3")
 
     def run(chances: RandomSource) -> tuple[int, ...]:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from specdec import DraftTree, Role
 from specdec.layout import Shapes, Window
 from specdec.masks.mask_cache import Marks, MaskCache
-from specdec.plugins.registry import load_plugins
 from specdec.testing import trees
-from tests.support.generators import MASKS, path_to
+from tests.support.generators import MASKS, REGISTRY, path_to
 
 KINDS: dict[str, Window | None] = {
     "full_attention": None,
@@ -32,7 +31,7 @@ def visible_positions(layout: Any, kind: str, row: int, node: int) -> list[int]:
 @pytest.mark.parametrize("mask", MASKS)
 @given(batch=st.lists(st.tuples(trees(), st.integers(0, 9)), min_size=1, max_size=3))
 def test_a_node_sees_the_prefix_its_ancestors_and_itself(mask: str, batch: list[tuple[DraftTree, int]]) -> None:
-    compiler = load_plugins().make("masks", mask)
+    compiler = REGISTRY.make("masks", mask)
     layout = compiler.compile([tree for tree, _ in batch], [length for _, length in batch], SHAPES)
     for row, (tree, length) in enumerate(batch):
         assert layout.input_ids[row, : len(tree)].tolist() == tree.tokens
@@ -55,7 +54,7 @@ def test_a_node_sees_the_prefix_its_ancestors_and_itself(mask: str, batch: list[
 @pytest.mark.parametrize("mask", MASKS)
 @given(batch=st.lists(trees(), min_size=1, max_size=3))
 def test_logits_are_wanted_at_roots_candidates_and_probes(mask: str, batch: list[DraftTree]) -> None:
-    layout = load_plugins().make("masks", mask).compile(batch, [5] * len(batch), SHAPES)
+    layout = REGISTRY.make("masks", mask).compile(batch, [5] * len(batch), SHAPES)
     wanted = {0} | {
         node for tree in batch for node in range(len(tree)) if tree.roles[node] & (Role.CANDIDATE | Role.PROBE)
     }
@@ -66,7 +65,7 @@ def test_logits_are_wanted_at_roots_candidates_and_probes(mask: str, batch: list
 @given(shapes=st.lists(trees(), min_size=1, max_size=2))
 def test_what_a_compiler_keeps_changes_nothing(mask: str, shapes: list[DraftTree]) -> None:
     unlimited = Shapes(6, None, True, {"full_attention": None}, torch.float32, torch.device("cpu"), row_multiple=4)
-    compiler = load_plugins().make("masks", mask)
+    compiler = REGISTRY.make("masks", mask)
     for length in (40, 41, 259, 520):
         for tree in shapes:
             layout = compiler.compile([tree], [length], unlimited)

@@ -11,13 +11,12 @@ from scipy import stats
 
 from specdec import ROOT, DraftTree, Role, ToyModel
 from specdec.backends.output import Output, OutputRow
-from specdec.plugins.registry import load_plugins
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.testing import trees
-from tests.support.generators import VERIFIERS
+from tests.support.generators import REGISTRY, VERIFIERS
 from tests.support.plain import decode_law
 
 PREFIX = [1, 2]
@@ -39,7 +38,7 @@ def test_the_path_is_legal_and_the_tokens_are_its_own_and_one_more(
     verifier: str, tree: DraftTree, seed: int, temperature: float
 ) -> None:
     model = ToyModel.random(vocab_size=6, order=3, seed=seed % 100)
-    rule = load_plugins().make("verifiers", verifier)
+    rule = REGISTRY.make("verifiers", verifier)
     verdict = rule.verify(tree, target_of(model, tree, temperature, seed), Randomness(seed))
     assert verdict.path[0] == ROOT
     for parent, child in zip(verdict.path, verdict.path[1:], strict=False):
@@ -56,7 +55,7 @@ def test_match_emits_what_plain_keyed_decoding_emits(verifier: str, tree: DraftT
         pytest.skip("a property of noise keyed by position")
     model = ToyModel.random(vocab_size=6, order=3, seed=seed % 100)
     for temperature, key in ((0.0, None), (1.0, seed)):
-        rule = load_plugins().make("verifiers", verifier)
+        rule = REGISTRY.make("verifiers", verifier)
         verdict = rule.verify(tree, target_of(model, tree, temperature, seed), Randomness(seed))
         plain = decode_law(model.probs, [*PREFIX, tree.tokens[ROOT]], len(verdict.tokens), key)
         assert list(verdict.tokens) == plain
@@ -69,7 +68,7 @@ def test_match_emits_what_plain_keyed_decoding_emits(verifier: str, tree: DraftT
 @given(tree=trees(vocab_size=3, max_nodes=8), law_seed=st.integers(0, 99))
 def test_the_law_of_the_first_tokens_is_the_targets(verifier: str, tree: DraftTree, law_seed: int) -> None:
     model = ToyModel.random(vocab_size=3, order=2, seed=law_seed, sharpness=1.0)
-    rule = load_plugins().make("verifiers", verifier)
+    rule = REGISTRY.make("verifiers", verifier)
     counts = dict.fromkeys(product(range(3), repeat=2), 0)
     num_runs = 2000
     for seed in range(num_runs):

@@ -116,16 +116,14 @@ def test_a_right_mask_with_wrong_regions_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler(), SplitCompiler(least_prefix=32)], ids=repr)
-@pytest.mark.parametrize("mistake", [*planted.LAYOUTS, *planted.REGIONS])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "llama4"])
-def test_a_compiler_with_one_mistake_is_found_by_its_layouts_alone(family: str, mistake: str, compiler: Any) -> None:
-    if mistake not in planted.mistakes_of(compiler):
-        pytest.skip("these masks have no regions")
+def test_a_compiler_with_one_mistake_is_found_by_its_layouts_alone(family: str, compiler: Any) -> None:
     backend = planted.Untested(families.make(*families.TREES[family]), compiler)
     walk(Target(backend, compiler))
-    with pytest.raises(WrongLayout, match="Spoiled compiled a wrong layout: node"):
-        walk(Target(backend, planted.spoiled(compiler, mistake)))
-    assert backend.num_rows == 0
+    for mistake in planted.mistakes_of(compiler):
+        with pytest.raises(WrongLayout, match="Spoiled compiled a wrong layout: node"):
+            walk(Target(backend, planted.spoiled(compiler, mistake)))
+        assert backend.num_rows == 0, mistake
 
 
 def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_context() -> None:

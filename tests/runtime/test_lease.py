@@ -37,8 +37,9 @@ def model() -> PreTrainedModel:
     return families.make(*families.TREES["llama"])
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache folder for a test whose kernels are wrong, so that the others don't find its contests' verdicts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -215,6 +216,7 @@ def _refuse(*given: object) -> None:
     raise ModelError("it is not to be had")
 
 
+@pytest.mark.usefixtures("_own_cache")
 def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +390,7 @@ def test_models_without_layers_of_torch(toy: Any) -> None:
         Generator(toy, weights="packed")
 
 
+@pytest.mark.usefixtures("_own_cache")
 def test_exact_numerics_on_stock_products_where_no_kernel_has_them(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +439,7 @@ class Forgetful(OneDNNKernel):
         (Forgetful(), "it doesn't unpack model.layers.0.self_attn.q_proj to the same bits"),
     ],
 )
+@pytest.mark.usefixtures("_own_cache")
 def test_a_kernel_that_fails_is_not_used(model: PreTrainedModel, kernel: Kernel, said: str) -> None:
     before = parameters_of(model)
     with pytest.raises(ModelError, match=said):
