@@ -32,7 +32,7 @@ class Stats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_fallbacks: int = 0
-    source_counts: SourceCounts = field(default_factory=SourceCounts)
+    source_counts: SourceCounts = field(default_factory=SourceCounts, repr=False)  # its dictionaries fill a screen
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     seconds_to_first_token: float = 0.0
     peak_cache_bytes: int = 0

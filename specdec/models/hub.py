@@ -48,5 +48,5 @@ class HubAnswer:
             raise HubUnreachableError(
                 f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
                 f"reached ({in_one_line(error)}). Check the connection, or give a folder with safetensors weights"
-            ) from error
+            ) from None  # the message has the cause; the connection's own traceback is 60 lines
         return cls(files=tuple(file.rfilename for file in siblings))

@@ -127,7 +127,8 @@ def checked_device(given: object) -> str:
         reason = shortened(str(error).splitlines()[0])
         if reason.startswith("Expected one of"):  # all of torch's kinds follow, most of which nobody has
             near = _DEVICES.get(str(given).casefold())
-            reason = "torch has no device of that name" + (f", did you mean {near!r}?" if near else "")
+            remedy = f", did you mean {near!r}?" if near else ": give 'cpu', 'cuda' or 'mps'"
+            reason = f"torch has no device of that name{remedy}"
         elif "compiled with" in reason:
             reason += ": install a build of torch for it, or give device='cpu'"
         raise RequestError(f"device={given!r} can't be used here: {reason}") from error

@@ -55,8 +55,8 @@ class Weights:
         parts = [f"packed by {self.kernel}: {self.num_packed} of {num_linear} linear layers"]
         parts += [f"{self.num_quantised} are quantised and stay unchanged"] if self.num_quantised else []
         parts += [f"lossy, as {self.lossy}"] if self.lossy else []
-        why_twice = "to be restored" if self.lossy else "as embeddings"
-        parts += [f"{self.twice / 2**20:.0f} MiB stored twice, {why_twice}"] if self.twice else []
+        twice = "stored twice, to be restored" if self.lossy else "of embeddings stored twice"
+        parts += [f"{self.twice / 2**20:.0f} MiB {twice}"] if self.twice else []
         parts += [f"numbers off by {self.loss:.1g} at most"] if self.loss else []
         return ", ".join([*parts, *([self.why] if self.why else [])])
 

@@ -49,9 +49,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer])
 def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: list[bool]) -> None:
     told = "the hub can't be reached .ConnectionError: no route.. Check the connection, or"
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=told) as caught:
         load("owner/model-that-is-nowhere")
     assert asked == []
+    error = caught.value
+    assert (error.__cause__, error.__suppress_context__) == (None, True), "the connection's own traceback isn't shown"
 
 
 @pytest.mark.parametrize("load", [Generator, load_pretrained, load_pretrained_tokenizer])

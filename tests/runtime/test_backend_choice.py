@@ -257,7 +257,7 @@ def test_a_loaded_model_has_its_device_and_dtype(options: dict[str, Any], fault:
         ({"dtype": "bf16"}, "dtype='bf16': did you mean 'bfloat16'"),
         ({"dtype": "flaot32"}, "dtype='flaot32': did you mean 'float32'"),
         ({"dtype": torch.int8}, "dtype=torch.int8: it must be bfloat16"),
-        ({"device": "abacus"}, "device='abacus' can't be used here: torch has no device of that name"),
+        ({"device": "abacus"}, "device='abacus' can't be used here: torch has no device of that name: give 'cpu'"),
         ({"device": "gpu"}, "device='gpu' can't be used here: torch has no device of that name, did you mean 'cuda'"),
         ({"device": "meta"}, "device='meta' can't be used here"),
         ({"device": 3.5}, "device=3.5 can't be used here"),
