@@ -36,7 +36,8 @@ def doing(line: str) -> str:
 def main() -> int:
     """Run pip; its exit code."""
     python, what, *arguments = sys.argv[1:]
-    command = [python, "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    # Most modules are never imported: those that are, Python compiles then.
+    command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", *arguments]
     started, lines, now = time.monotonic(), [], [""]
     is_terminal = sys.stdout.isatty()
     print(f"installing {what}", end="" if is_terminal else "\n", flush=True)

@@ -118,8 +118,8 @@ def numerics_used(comparison: Comparison) -> str:
     if plan.reference == plan.baseline:
         return numerics
     return (
-        f"{numerics} Speed-ups are over plain decoding in fast numerics, {plan.baseline}; exact texts are compared "
-        f"with {plan.reference}."
+        f"{numerics} Speed-ups are over {plan.baseline}, plain decoding in fast numerics; texts in exact numerics are "
+        f"compared with {plan.reference}."
     )
 
 

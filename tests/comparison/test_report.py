@@ -205,8 +205,8 @@ def test_plain_decoding_in_exact_numerics_is_a_row_and_the_reference_of_texts(pa
     ]
     assert identity(comparison) == "All 6 texts are plain decoding's, token for token."
     told = (
-        f"Numerics: exact, bit-exact. Speed-ups are over plain decoding in fast numerics, {PLAIN}; "
-        f"exact texts are compared with {exact}."
+        f"Numerics: exact, bit-exact. Speed-ups are over {PLAIN}, plain decoding in fast numerics; "
+        f"texts in exact numerics are compared with {exact}."
     )
     assert numerics_used(comparison) == told
     assert told in shown.text
