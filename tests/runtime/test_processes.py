@@ -95,7 +95,8 @@ def test_another_number_of_threads_after_loading_changes_no_text_and_is_reported
     generator = Generator(model, proposer="jacobi")
     try:
         torch.set_num_threads(threads + 1)
-        assert _text(generator, PROMPTS[0]) == decode_model(model, PROMPTS[0], 30, None, eos=())
+        for prompt in PROMPTS:
+            assert _text(generator, prompt) == decode_model(model, prompt, 30, None, eos=())
         assert f"and now has {threads + 1}" in generator.numerics.inexact
     finally:
         torch.set_num_threads(threads)
