@@ -221,12 +221,10 @@ def machines() -> str:
     ]
     cases += [("0.3 billion parameters, torch", f"wide_{dtype}", plain, f"{auto}+numerics=auto") for dtype in DTYPES]
     cases += [("SmolLM2, AVX2 alone, torch", "without_avx512_bfloat16", plain, f"{auto}+numerics=auto")]
-    for weights in ("float32", "int8", "int4"):
-        is_own = weights == "float32"
-        engine = "backend=openvino:" + ("" if is_own else f"weights={weights},") + "static_sizes"
+    for weights, option in (("float32", ""), ("int8", "weights=int8,"), ("int4", "weights=int4,")):
+        engine = f"backend=openvino:{option}static_sizes"
         contenders = f"{plain}+{engine}=1+numerics=fast", f"{auto}+{engine}=4+numerics=exact"
-        what = "SmolLM2, Zen 3, OpenVINO" + ("" if is_own else f", {weights}")
-        cases.append((what, f"avx2_{weights}", *contenders))
+        cases.append((f"SmolLM2, weights in {weights}, Zen 3, OpenVINO", f"avx2_{weights}", *contenders))
     lines = []
     for what, name, without, drafted in cases:
         data = read(name)
