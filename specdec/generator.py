@@ -11,7 +11,7 @@ from specdec.decoding.contexts import Context
 from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
-from specdec.layout import Shapes
+from specdec.layout import Compiler, Shapes
 from specdec.machine.huge_pages import HugePages
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import load_plugins
@@ -90,7 +90,7 @@ class Generator:
         self._huge_pages = HugePages() if background_work else None
 
     def __repr__(self) -> str:
-        stages = f"proposer={self.proposer!r}, verifier={self.verifier!r}, mask={self._binding.target.compiler!r}"
+        stages = f"proposer={self.proposer!r}, verifier={self.verifier!r}, mask={self.mask!r}"
         return f"Generator({type(self.model).__name__}, {stages}, numerics={str(self._binding.numerics)!r})"
 
     @property
@@ -102,6 +102,11 @@ class Generator:
     def verifier(self) -> Verifier:
         """The acceptance rule."""
         return self._binding.choice.verifier
+
+    @property
+    def mask(self) -> Compiler:
+        """The mask compiler: the given one, or that of the numerics."""
+        return self._binding.target.compiler
 
     @property
     def numerics(self) -> Numerics:

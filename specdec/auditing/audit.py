@@ -19,6 +19,7 @@ from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.requests.prompts import encode
 from specdec.settings import Settings
 
@@ -56,7 +57,8 @@ def audit(
             "audit verifier='match', or decode at temperature 0"
         )
     # A custom mask may be at fault, so plain decoding uses the built-in one of the same numerics.
-    mask = ExactCompiler() if generator.numerics.mode == "exact" else DenseCompiler()
+    exact = (kind() for kind in (ExactCompiler, SlotTableCompiler) if isinstance(generator.mask, kind))
+    mask = next(exact, DenseCompiler())
     # Rounded weights make another model, with which the strategy is compared.
     weights = generator.weights.kernel if generator.weights.lossy else "auto"
     with warnings.catch_warnings():

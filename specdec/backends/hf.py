@@ -52,7 +52,6 @@ class HFBackend(Backend):
         reason: why the model supports chains only, or no drafts, or "".
         no_chains: why this backend refuses models that support chains only, or "" if it doesn't.
         keeps_states: True if this backend keeps recurrent and convolutional states; otherwise it refuses such models.
-        no_exact: why this backend has no exact numerics, or "" if the examination decides.
         widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
         is_alone: False if other processes run the same passes at the same time, as for sharded models; the examination
             then ignores the clock.
@@ -62,7 +61,6 @@ class HFBackend(Backend):
     holds_prefixes: bool = True
     no_chains: ClassVar[str] = ""
     keeps_states: ClassVar[bool] = True
-    no_exact: ClassVar[str] = ""
     widths: ClassVar[tuple[int, ...]] = ()
     is_alone: ClassVar[bool] = True
 

@@ -3,7 +3,7 @@
 Trees, wanted rows of logits and visible slots are padded to a few sizes. Keys and values are in buffers that are
 reallocated only when they outgrow their bucket, and all inputs of a pass, including the prefix length, are copied into
 tensors at fixed addresses. On CUDA the model's forward is captured once for each shape and replayed; elsewhere it is
-called. The tokens are those of the ``hf`` backend.
+called. The tokens are those of the ``hf`` backend. Masks are dense, or the tables of bit-exact attention on GPUs.
 """
 
 from collections import OrderedDict
@@ -25,6 +25,8 @@ from specdec.backends.recording import Outputs
 from specdec.backends.replay import are_hooked
 from specdec.errors import ModelError, is_out_of_memory
 from specdec.layout import Compiler, Layout
+from specdec.masks.slot_table.table import ATTENTION as SLOT_TABLE
+from specdec.masks.slot_table.table import numbered_from
 from specdec.models.gradients import without_gradients
 from specdec.models.notes import lock_of
 from specdec.models.structure import are_same, facts_of
@@ -46,24 +48,30 @@ class StaticLayer(RaggedLayer):
         self.reserve(place.num_rows, place.num_slots)
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             buffer[place.rows, :, place.slots] = states.transpose(1, 2)
-        rows = slice(place.first, place.first + len(key_states))
+        rows = slice(None) if place.has_row_numbers else slice(place.first, place.first + len(key_states))
         return self.keys[rows, :, : place.visible], self.values[rows, :, : place.visible]
 
 
 @dataclass(slots=True)
 class StaticPlacement(Placement):
-    """The next pass writes to ``slots`` (rows, width) of ``rows`` (rows, 1), and reads ``visible`` slots."""
+    """The next pass writes to ``slots`` (rows, width) of ``rows`` (rows, 1), and reads ``visible`` slots.
+
+    Attributes:
+        has_row_numbers: attention finds the pass's rows in the whole buffer by their numbers.
+    """
 
     rows: torch.Tensor = torch.empty(0)  # noqa: RUF009 - replaced before each pass
     slots: torch.Tensor = torch.empty(0)  # noqa: RUF009 - as above
     visible: int = 0
+    has_row_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The inputs of a pass.
 
-    Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible); columns (columns,).
+    Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible), or those of a
+    ``SlotTable``; columns (columns,).
     """
 
     input_ids: torch.Tensor
@@ -119,7 +127,6 @@ class StaticBackend(HFBackend):
 
     no_chains: ClassVar[str] = "the static backend has no chains of varying length"
     keeps_states: ClassVar[bool] = False
-    no_exact: ClassVar[str] = "the static backend has dense masks only"  # exact attention's shapes follow the text
     widths: ClassVar[tuple[int, ...]] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
@@ -133,10 +140,16 @@ class StaticBackend(HFBackend):
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
-        if compiler.attention is not None and not compiler.bit_exact:
+        if compiler.attention not in {None, SLOT_TABLE}:
+            if compiler.bit_exact:  # its shapes follow the text
+                raise ModelError("the static backend has exact numerics on GPUs with Triton only")
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super().__init__(model, compiler)
         self._captures = self.shapes.device.type == "cuda"
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return super().accepts(model) and _place_of_all(model) == "cuda"
 
     def refresh(self) -> None:
         """Drop all graphs if the model's modules were replaced or changed, or its weights moved.
@@ -202,6 +215,7 @@ class StaticBackend(HFBackend):
     def _prepared(self, layout: Layout) -> Inputs:
         """Make room for the next pass, and set where it writes; return its inputs."""
         place, first = self._placement, layout.first
+        place.has_row_numbers = layout.attention == SLOT_TABLE
         place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
         # Growing moves the buffers and invalidates captured graphs, so they grow rarely and by large steps.
         place.num_slots = _bucket(max(place.num_slots, place.visible))
@@ -220,7 +234,9 @@ class StaticBackend(HFBackend):
             self._forget()
             self._captured = buffer
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
-        shape = place.first, *inputs.input_ids.shape, place.visible, len(inputs.columns), hidden
+        first = None if place.has_row_numbers else place.first
+        num_masked = next(iter(inputs.masks.values())).shape[3]
+        shape = first, *inputs.input_ids.shape, place.visible, num_masked, len(inputs.columns), hidden
         self.is_warm = shape in self._graphs
         if shape not in self._seen:  # most prompts' last passes run once
             self._seen.add(shape)
@@ -244,38 +260,39 @@ class StaticBackend(HFBackend):
         return graph(inputs)
 
     def _inputs(self, layout: Layout) -> Inputs:
-        device, visible = self.shapes.device, self._placement.visible
+        device, first, columns = self.shapes.device, layout.first, layout.columns
         starts = torch.tensor(layout.lengths, device=device)[:, None]
-        masks = {}
-        for kind in self.shapes.attention:
-            mask = torch.full(
-                (len(starts), 1, layout.width, visible),
-                torch.finfo(self.shapes.dtype).min,
-                dtype=self.shapes.dtype,
-                device=device,
-            )
-            if layout.masks:
-                given = layout.masks[kind]
-                mask[..., : given.shape[3]] = given
-            else:  # one node after all slots, or a chain from the start: slots are positions
-                mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
-            masks[kind] = mask
-        first, columns = layout.first, layout.columns
-        padded = [*columns, *(columns[-1] for _ in range(min(_next(len(columns)), layout.width) - len(columns)))]
+        multiple = self.shapes.row_multiple  # the head is a matrix product too: its rows are padded like others
+        num_columns = min(-(-_next(len(columns)) // multiple) * multiple, layout.width)
+        padded = [*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]
         return Inputs(
             input_ids=layout.input_ids,
             positions=layout.positions,
             rows=torch.arange(first, first + len(starts), device=device)[:, None],
             slots=starts + torch.arange(layout.width, device=device),
             columns=torch.tensor(padded, device=device),
-            masks=masks,
+            masks={kind: self._mask(layout, kind) for kind in self.shapes.attention},
         )
+
+    def _mask(self, layout: Layout, kind: str) -> torch.Tensor:
+        """Return the mask of a kind of layer in its static shape."""
+        visible, dtype, device = self._placement.visible, self.shapes.dtype, self.shapes.device
+        if self._placement.has_row_numbers:
+            return numbered_from(layout.masks[kind], layout.first)
+        shape = len(layout.lengths), 1, layout.width, visible
+        mask = torch.full(shape, torch.finfo(dtype).min, dtype=dtype, device=device)
+        if layout.masks:
+            given = layout.masks[kind]
+            mask[..., : given.shape[3]] = given
+        else:  # one node after all slots, or a chain from the start: slots are positions
+            mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
+        return mask
 
     def _call(self, inputs: Inputs, hidden: tuple[int, ...] = ()) -> Outputs:
         self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
-        with self._attention(sees_all=True):
+        with self._attention(sees_all=True, name=SLOT_TABLE if self._placement.has_row_numbers else None):
             return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, hidden)
 
 
@@ -292,3 +309,10 @@ def _next(count: int) -> int:
 def _bucket(num_slots: int) -> int:
     """Return the number of slots to read if ``num_slots`` are needed: a power of two, or a multiple of the largest."""
     return max(_LEAST_SLOTS, _next(num_slots)) if num_slots <= _SLOTS else -(-num_slots // _SLOTS) * _SLOTS
+
+
+def _place_of_all(model: object) -> str:
+    """Return the type of the device that holds a whole model, "" if several do."""
+    assert isinstance(model, PreTrainedModel), "a model of transformers"
+    devices = {weight.device for weight in chain(model.parameters(), model.buffers())}
+    return next(iter(devices)).type if len(devices) == 1 else ""

@@ -13,6 +13,7 @@ from specdec.constraints.structural_tags import StructuralTags
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.plugins.hookspecs import hookimpl
 from specdec.strategies.auto import AutoProposer
@@ -75,7 +76,7 @@ def specdec_verifiers() -> Mapping[str, type[Verifier]]:
 
 @hookimpl
 def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
-    return {"dense": DenseCompiler, "exact": ExactCompiler, "split": SplitCompiler}
+    return {"dense": DenseCompiler, "exact": ExactCompiler, "slot_table": SlotTableCompiler, "split": SplitCompiler}
 
 
 @hookimpl
@@ -102,4 +103,4 @@ def specdec_backends() -> Mapping[str, type[Backend]]:
     from specdec.backends.static import StaticBackend
     from specdec.backends.toy import ToyBackend
 
-    return {"hf": HFBackend, "static": StaticBackend, "toy": ToyBackend}
+    return {"static": StaticBackend, "hf": HFBackend, "toy": ToyBackend}  # for models on GPUs "static" is tried first

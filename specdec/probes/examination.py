@@ -49,9 +49,6 @@ def examine(backend: Loaded) -> Loaded:
 
 def _examine(backend: HFBackend) -> None:
     model, compiler = backend.model, backend.compiler
-    if compiler.bit_exact and backend.no_exact:
-        backend.inexact = backend.no_exact
-        return
     if compiler.bit_exact:
         _set_products(backend)
     if compiler.attention is not None:

@@ -19,19 +19,33 @@ NOTHING_FAILED: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ChosenBackend:
-    """A backend's name and class with its options."""
+    """A backend's name and class with its options, and the backend that is tried after it if it refuses a model."""
 
     name: str
     cls: type[Backend]
     options: BackendOptions
+    otherwise: "ChosenBackend | None" = None
 
     def load(self, model: object, compiler: Compiler) -> Backend:
-        """Load a model for a compiler's layouts, and examine it."""
+        """Load a model for a compiler's layouts, and examine it.
+
+        Raises:
+            ModelError: if no backend can drive the model so.
+        """
         from specdec.probes.examination import examine  # which needs transformers
 
-        backend = examine(self.cls.load(model, compiler, self.options))
+        try:
+            backend = examine(self.cls.load(model, compiler, self.options))
+        except ModelError:
+            if self.otherwise is None:
+                raise
+            return self.otherwise.load(model, compiler)
         backend.options = self.options
         return backend
+
+    def loaded(self, backend: Backend) -> "ChosenBackend":
+        """Return the choice that a loaded backend is of."""
+        return self if self.otherwise is None or type(backend) is self.cls else self.otherwise.loaded(backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +158,7 @@ def why_failed(error: Exception) -> str:
 
 
 def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
-    """Return the backend of a text such as ``"openvino:device=CPU"``; "auto" is the first that accepts the model.
+    """Return the backend of a text such as ``"openvino:device=CPU"``; "auto" is the first that accepts and drives it.
 
     Raises:
         PluginError: for an unknown name, or refused options.
@@ -154,9 +168,12 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
         raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
     if given != "auto":
         return ChosenBackend(name_and_options(given)[0], *registry.backend(given))
-    for plugin in registry.of_kind("backends"):
+    chosen: ChosenBackend | None = None
+    for plugin in reversed(registry.of_kind("backends")):
         if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # as above
-            return ChosenBackend(plugin.name, plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
+            chosen = ChosenBackend(plugin.name, plugin.cls, plugin.cls.Options(), otherwise=chosen)  # type: ignore[attr-defined]
+    if chosen is not None:
+        return chosen
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )

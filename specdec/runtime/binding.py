@@ -214,6 +214,7 @@ class Binding:
             layouts = partial(stock_alone, choice.weights, backend.name)
         load = partial(backend.load, model)
         found, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
+        backend = backend.loaded(target.backend)
         weights = replace(found, engine=backend.name, runs_layers=backend.cls.runs_layers)
         with ExitStack() as failing:
             failing.callback(target.close)

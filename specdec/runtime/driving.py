@@ -11,6 +11,8 @@ from specdec.errors import ModelError, RequestError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.slot_table.compiler import SlotTableCompiler
+from specdec.masks.slot_table.table import has_kernels
 from specdec.numerics import Mode, Numerics
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
@@ -22,12 +24,6 @@ from specdec.weights.pack_model import Weights, stock_or_refuse
 
 Load = Callable[[Compiler], Backend]
 Layouts = Callable[[Mapping[str, str]], Iterable[Weights]]
-
-_COMPILERS: Mapping[Mode, tuple[type[ExactCompiler | DenseCompiler], ...]] = {
-    "exact": (ExactCompiler,),
-    "fast": (DenseCompiler,),
-    "auto": (ExactCompiler, DenseCompiler),
-}
 
 
 def drive(
@@ -45,7 +41,7 @@ def drive(
         ModelError: if nothing is suitable, with the reason.
     """
     fault, why_inexact = ModelError("no layout of the weights was tried"), ""
-    for compiler in [kind() for kind in _COMPILERS[mode]] if mask is None else [mask]:
+    for compiler in _compilers(mode, model) if mask is None else [mask]:
         must_be_exact = mask is None and compiler.bit_exact
         failed = dict[str, str]()  # by kernel
         for weights in layouts(failed):
@@ -65,6 +61,16 @@ def drive(
             why_inexact = reasons[0]
             fault = ModelError(f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'")
     raise fault
+
+
+def _compilers(mode: Mode, model: Any) -> Iterator[Compiler]:
+    """Yield the compilers of a mode, in the order in which they are tried."""
+    if mode != "fast":
+        if has_kernels(getattr(model, "device", None)):
+            yield SlotTableCompiler()
+        yield ExactCompiler()
+    if mode != "exact":
+        yield DenseCompiler()
 
 
 def layouts_of(model: Any, requested: str, lease: WeightsLease, failed: Mapping[str, str]) -> Iterator[Weights]:

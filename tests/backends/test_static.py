@@ -288,8 +288,8 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
     llama = families.make(*families.TREES["llama"])
     with pytest.raises(ModelError, match=r"takes dense masks: leave out mask=, or use backend='hf'"):
         Generator(llama, backend="static", mask="split")
-    with pytest.raises(ModelError, match="the static backend has dense masks only"):
+    with pytest.raises(ModelError, match="exact numerics on GPUs with Triton only"):
         Generator(llama, backend="static", numerics="exact")
     automatic = Generator(llama, backend="static").numerics
     assert (automatic.mode, automatic.is_bit_exact) == ("fast", False)
-    assert "the static backend has dense masks only" in automatic.inexact
+    assert "exact numerics on GPUs with Triton only" in automatic.inexact

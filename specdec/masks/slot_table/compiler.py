@@ -1,0 +1,66 @@
+"""The tables of bit-exact attention on GPUs."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from specdec.layout import Shapes
+from specdec.masks.base import MaskCompiler
+from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable
+from specdec.masks.visibility import first_seen
+from specdec.tree import DraftTree
+
+
+class SlotTableCompiler(MaskCompiler):
+    """Slots by position, ``(rows, 1, width, 4 + listed)``, for ``specdec/masks/slot_table/attention.py``."""
+
+    attention: ClassVar[str | None] = ATTENTION
+    bit_exact: ClassVar[bool] = True
+
+    def register(self) -> None:
+        from specdec.masks.slot_table import attention  # imports transformers, which takes seconds
+
+        attention.register()
+
+    def masks(
+        self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
+    ) -> dict[str, torch.Tensor]:
+        width = positions.shape[1]
+        prefixes, listed = _listed(trees, lengths, width)
+        table = np.empty((len(trees), 1, width, NUM_HEADER + listed.shape[2]), np.int32)
+        table[:, 0, :, ROW] = np.arange(len(trees))[:, None]
+        table[:, 0, :, PREFIX], table[:, 0, :, STOP], table[:, 0, :, NUM_HEADER:] = prefixes, positions + 1, listed
+        is_padding = np.arange(width) >= np.array([*map(len, trees)])[:, None]
+        masks = dict[str, torch.Tensor]()
+        for kind, window in shapes.attention.items():
+            # Padding stands after the committed tokens, and sees itself alone.
+            table[:, 0, :, FIRST] = np.where(is_padding, positions, first_seen(window, positions))
+            masks[kind] = torch.tensor(table, device=shapes.device).as_subclass(SlotTable)
+        return masks
+
+
+def _listed(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return each node's ``prefix``, (rows, width), and its listed slots, (rows, width, listed).
+
+    Nodes whose slot is their position, as all of a chain's are, have no listed slots. The number of listed slots is 1,
+    or a power of two, so that few shapes occur.
+    """
+    prefixes = np.tile(np.array(lengths)[:, None], (1, width))
+    paths = dict[tuple[int, int], list[int]]()
+    for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+        for node, depth in enumerate(tree.depths):
+            if depth == node:  # its ancestors are all nodes before it
+                prefixes[row, node] = length + depth + 1
+            else:
+                parent = tree.parents[node]
+                above = paths.get((row, parent)) or range(length, length + parent + 1)
+                paths[row, node] = [*above, length + node]
+        for node in range(len(tree), width):
+            paths[row, node] = [length + node]
+    most = max(map(len, paths.values()), default=1)
+    listed = np.zeros((len(trees), width, 1 << (most - 1).bit_length()), np.int32)
+    for place, path in paths.items():
+        listed[(*place, slice(len(path)))] = path
+    return prefixes, listed
