@@ -3,11 +3,12 @@
 Libraries use other kernels for few rows: on CPUs, one to three rows of a float32 product commonly differ from the same
 rows among more, and with several threads up to eleven. Padding to a multiple helps, and this probe finds the multiple.
 Activations are tested too, because the last few numbers of a tensor, or of one thread's share, are computed in another
-way.
+way, and norms, whose sums torch divides among a GPU's threads by how many there are.
 """
 
 import time
 from collections.abc import Hashable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import facts_of
+from specdec.models.row_sums import independent_row_sums
 from specdec.weights.layers import is_quantised, rounds_rows
 from specdec.weights.row_independence import NUM_TRIED, RowFunction, most_rows
 from specdec.weights.sharding import is_sharded_tensor
@@ -44,7 +46,7 @@ class Products:
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
     """Test every shape of layer in the model; called at load for exact numerics. Few ``seconds`` mean fewer rows."""
     try:
-        with without_gradients(runs_in_inference_mode(model)):
+        with without_gradients(runs_in_inference_mode(model)), independent_row_sums(model.device):
             return _probe(model, seconds)
     except Exception as error:  # a third party's layers
         if is_out_of_memory(error):
@@ -81,6 +83,22 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
         yield name, product
     for cls, activation in activations.items():
         yield f"the activation {cls.__name__}", RowFunction(activation, widest, *common)
+    yield from _norms(model)
+
+
+def _norms(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
+    """Yield one norm of each kind and width.
+
+    They are given float32, which they compute in: rounding to half precision would hide other bits in most rows.
+    """
+    norms = dict[tuple[type, int], torch.nn.Module]()
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if type(module).__name__.endswith("Norm") and isinstance(weight, torch.Tensor) and weight.dim() == 1:
+            norms.setdefault((type(module), len(weight)), module)
+    for (cls, width), norm in norms.items():
+        copied = deepcopy(norm).float()
+        yield f"a {cls.__name__} of {width} numbers", RowFunction(copied, width, torch.float32, model.device)
 
 
 def _kind_of(module: torch.nn.Module) -> Hashable | None:

@@ -168,12 +168,11 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
         raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
     if given != "auto":
         return ChosenBackend(name_and_options(given)[0], *registry.backend(given))
-    chosen: ChosenBackend | None = None
-    for plugin in reversed(registry.of_kind("backends")):
-        if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # as above
-            chosen = ChosenBackend(plugin.name, plugin.cls, plugin.cls.Options(), otherwise=chosen)  # type: ignore[attr-defined]
-    if chosen is not None:
-        return chosen
+    accepting = [plugin for plugin in registry.of_kind("backends") if plugin.cls.accepts(model)]  # type: ignore[attr-defined]  # as above
+    if accepting:
+        chosen, *others = (ChosenBackend(each.name, each.cls, each.cls.Options()) for each in accepting)  # type: ignore[attr-defined]
+        # A backend that is a special case of another leaves the models that it refuses to that one.
+        return replace(chosen, otherwise=next((other for other in others if issubclass(chosen.cls, other.cls)), None))
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )

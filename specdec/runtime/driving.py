@@ -12,7 +12,7 @@ from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
-from specdec.masks.slot_table.table import has_kernels
+from specdec.models.row_sums import has_kernels
 from specdec.numerics import Mode, Numerics
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy

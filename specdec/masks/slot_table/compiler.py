@@ -44,8 +44,8 @@ class SlotTableCompiler(MaskCompiler):
 def _listed(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return each node's ``prefix``, (rows, width), and its listed slots, (rows, width, listed).
 
-    Nodes whose slot is their position, as all of a chain's are, have no listed slots. The number of listed slots is 1,
-    or a power of two, so that few shapes occur.
+    Nodes whose slot is their position, as all of a chain's are, have no listed slots. Few shapes occur: 1 is listed for
+    chains and their padding, ``width`` for others.
     """
     prefixes = np.tile(np.array(lengths)[:, None], (1, width))
     paths = dict[tuple[int, int], list[int]]()
@@ -60,7 +60,7 @@ def _listed(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> t
         for node in range(len(tree), width):
             paths[row, node] = [length + node]
     most = max(map(len, paths.values()), default=1)
-    listed = np.zeros((len(trees), width, 1 << (most - 1).bit_length()), np.int32)
+    listed = np.zeros((len(trees), width, width if most > 1 else 1), np.int32)
     for place, path in paths.items():
         listed[(*place, slice(len(path)))] = path
     return prefixes, listed

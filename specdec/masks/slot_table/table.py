@@ -4,19 +4,12 @@ A node at position p sees the positions ``first`` … p. Those below ``prefix`` 
 slots of the others are listed. So a table is as wide as a tree is deep, however long the text is.
 """
 
-from importlib.util import find_spec
-
 import torch
 
 from specdec.layout import PartialMask
 
 ATTENTION = "specdec_slot_table"  # transformers' name of the attention that reads these tables
 ROW, FIRST, PREFIX, STOP, NUM_HEADER = range(5)
-
-
-def has_kernels(device: object) -> bool:
-    """Return True if attention by slot tables has kernels for a device."""
-    return isinstance(device, torch.device) and device.type == "cuda" and find_spec("triton") is not None
 
 
 class SlotTable(PartialMask):
