@@ -51,7 +51,9 @@ def probe_products(model: PreTrainedModel, seconds: float) -> Products:
     except Exception as error:  # a third party's layers
         if is_out_of_memory(error):
             raise
-        return Products(1, most_rows(False), f"its layers can't be tested one by one: {in_one_line(error)}")
+        return Products(
+            1, most_rows(False, model.device), f"its layers can't be tested one by one: {in_one_line(error)}"
+        )
 
 
 def _probe(model: PreTrainedModel, seconds: float) -> Products:
@@ -61,9 +63,9 @@ def _probe(model: PreTrainedModel, seconds: float) -> Products:
     for name, layer in layers:
         found = layer.multiple(is_quick, multiple)
         if found is None:
-            return Products(1, most_rows(is_quick), f"a row of {name} depends on the number of rows")
+            return Products(1, most_rows(is_quick, model.device), f"a row of {name} depends on the number of rows")
         multiple = found
-    return Products(multiple, most_rows(is_quick))
+    return Products(multiple, most_rows(is_quick, model.device))
 
 
 def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:

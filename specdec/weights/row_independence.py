@@ -9,6 +9,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries switch between kernels
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
 _LEAST = (16, 32, 64, 160)  # always tested: the sizes of most trees
+_ON_GPUS = (384, 512, 1024)  # tested there too: kernels change with larger sizes, and more requests share a pass
 _MOST_SLICES = 4  # the sums of a single row are equal by chance in one case of seven
 _NUM_CORRECTED = 3
 _NUM_INPUTS = 32  # of which those that count most are corrected
@@ -19,9 +20,14 @@ _SCALE = 64.0  # so that the remainder of a cancelled sum isn't below float16's 
 NUM_TRIED = len(_FEW) + len(_MORE)  # of numbers of rows, where it is quick
 
 
-def most_rows(is_quick: bool) -> int:
+def _tested(is_quick: bool, device: torch.device) -> tuple[int, ...]:
+    """Return the numbers of rows to test besides the smallest."""
+    return (_MORE if is_quick else _LEAST) + (_ON_GPUS if device.type == "cuda" else ())
+
+
+def most_rows(is_quick: bool, device: torch.device) -> int:
     """Return the largest number of rows to test."""
-    return (_MORE if is_quick else _LEAST)[-1]
+    return _tested(is_quick, device)[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,9 @@ class RowFunction:
     def multiple(self, is_quick: bool = True, least: int = 1) -> int | None:
         """Return the smallest multiple, at least ``least``, that makes rows independent; None if there is none.
 
-        Small numbers of rows are tested in several places, then multiples, up to ``most_rows(is_quick)``.
+        Small numbers of rows are tested in several places, then multiples, up to ``most_rows``.
         """
-        many = _MORE if is_quick else _LEAST
+        many = _tested(is_quick, self.device)
         rows = self.rows(many[-1])
         whole = self.run(rows)
         multiple = least
