@@ -88,7 +88,7 @@ class Session:
         """Speed of the measured model."""
         model = self.model(dtype)
         arguments = self._arguments
-        return contest(model, self._prompts, arguments.num_tokens, arguments.head, arguments.backends)
+        return contest(model, self._prompts, arguments.num_tokens, arguments.head, arguments.ways)
 
     def speed_widened(self) -> Part:
         """Speed at the costs of a larger model, on half as many tokens."""
@@ -156,7 +156,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", help="folder of a Llama model; default: the built-in model")
     parser.add_argument("--head", help="folder of an EAGLE-3 head of the model, whose drafts are timed too")
-    parser.add_argument("--backends", nargs="+", default=["hf", "static"], help="backends whose speed is measured")
+    ways = ["hf auto", "static auto"]
+    parser.add_argument("--ways", nargs="+", default=ways, help="backends and numerics whose speed is measured")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=200.0, help="time for all parts")
     parser.add_argument("--num-tokens", type=int, default=128, help="of each text that is timed")

@@ -14,9 +14,9 @@ import torch
 from benchmarks.gpu.parts import Findings, Report
 from benchmarks.gpu.texts import generated
 from specdec import Generator
+from specdec.numerics import checked_mode
 from specdec.probes.costs import measure_costs
 
-PLAIN = "hf autoregressive"
 STRATEGIES = "autoregressive", "prompt_lookup", "lookahead:N=5,W=15,G=15", "lookahead:N=5,W=7,G=7", "auto"
 HEADS = "eagle3", "auto+eagle3"
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -40,7 +40,7 @@ def contest(
     prompts: Sequence[list[int]],
     num_tokens: int,
     head: str | None = None,
-    backends: Sequence[str] = ("hf", "static"),
+    ways: Sequence[str] = ("hf auto", "static auto"),
 ) -> Callable[[Report, Findings], None]:
     """Return the part that times all contenders on each prompt in turn, and passes by their number of nodes.
 
@@ -49,7 +49,7 @@ def contest(
         prompts: token ids.
         num_tokens: of each text.
         head: folder of an EAGLE-3 head that drafts for the model, alone and merged.
-        backends: names of those to compare.
+        ways: backends and numerics to compare.
     """
     strategies = {name: name for name in STRATEGIES} | ({name: f"{name}:head={head}" for name in HEADS} if head else {})
 
@@ -57,23 +57,24 @@ def contest(
         found["model"] = f"{type(model).__name__}, {model.num_parameters() / 1e6:.0f} million, {model.dtype}"
         with ExitStack() as stack:
             contenders: dict[str, Contender] = {"transformers": _transformers(model)}
-            for backend in backends:
+            for way in ways:
                 generators: dict[str, Generator] = {}
-                if not report.attempt(found, f"{backend} loads", partial(_loaded, stack, generators, model, backend)):
+                if not report.attempt(found, f"{way} loads", partial(_loaded, stack, generators, model, way)):
                     continue
-                generator = generators[backend]
-                contenders |= {f"{backend} {name}": _specdec(generator, spec) for name, spec in strategies.items()}
-                report.attempt(found, f"{backend} ms by nodes", partial(step_times, generator))
+                generator = generators[way]
+                contenders |= {f"{way} {name}": _specdec(generator, spec) for name, spec in strategies.items()}
+                report.attempt(found, f"{way} ms by nodes", partial(step_times, generator))
             _race(report, found, contenders, prompts, num_tokens)
 
     return run
 
 
-def _loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, backend: str) -> str:
+def _loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, way: str) -> str:
+    backend, numerics = way.split()
     began = time.perf_counter()
-    generator = Generator(model, proposer="autoregressive", numerics="fast", backend=backend)
-    generators[backend] = stack.enter_context(generator)
-    return f"{time.perf_counter() - began:.1f} s; weights {generator.weights}; {generator.shapes}"
+    generator = Generator(model, proposer="autoregressive", numerics=checked_mode(numerics), backend=backend)
+    generators[way] = stack.enter_context(generator)
+    return f"{time.perf_counter() - began:.1f} s; {generator.numerics}; weights {generator.weights}; {generator.shapes}"
 
 
 def _transformers(model: Any) -> Contender:
@@ -149,7 +150,7 @@ def _summary(own: list[tuple[DecodedText, float]], runs: Mapping[str, list[tuple
         steps = sum(answer.steps or 0 for answer, _ in own)
         total = {phase: sum(answer.phases[phase] for answer, _ in own) for phase in sorted(phases)}
         made["ms/step by phase"] = {phase: round(1e3 * seconds / steps, 3) for phase, seconds in total.items()}
-    for base in ("transformers", PLAIN, "static autoregressive"):
+    for base in (name for name in runs if name == "transformers" or name.endswith(" autoregressive")):
         others = runs.get(base)
         if others and len(others) == len(own):
             same = sum(answer.tokens == other.tokens for (answer, _), (other, _) in zip(own, others, strict=True))
