@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -147,6 +148,10 @@ class Compiler(ABC):
     @abstractmethod
     def refuses(self, dtype: torch.dtype) -> str:
         """Return why the attention doesn't support a dtype, or ""."""
+
+    def operations(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context in which the model's layers run; by default torch's own operations are used."""
+        return nullcontext()
 
     @abstractmethod
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:

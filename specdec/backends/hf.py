@@ -28,7 +28,6 @@ from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
-from specdec.models.row_sums import independent_row_sums
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
@@ -228,8 +227,8 @@ class HFBackend(Backend):
         if name is None and sees_all and self._has_fused_attention:
             name = grouped_attention.NAME
         attention = nullcontext() if name is None else switched(self._config, name)
-        sums = independent_row_sums(self.shapes.device) if self.compiler.bit_exact else nullcontext()
-        with lock_of(self.model), attention, without_cudnn(self.shapes.device), sums:
+        device = self.shapes.device
+        with lock_of(self.model), attention, without_cudnn(device), self.compiler.operations(device):
             yield
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

@@ -14,6 +14,7 @@ from specdec.backends.base import Backend
 from specdec.backends.hf import HFBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.errors import ModelError
+from specdec.layout import Compiler
 from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
 from specdec.models.notes import lock_of
@@ -66,7 +67,7 @@ def _examine(backend: HFBackend) -> None:
 
 def _set_products(backend: HFBackend) -> None:
     """Set how many rows products take, or why they aren't exact."""
-    products = products_of(backend.model, _PROBE_SECONDS if backend.is_alone else math.inf)
+    products = products_of(backend.model, _PROBE_SECONDS if backend.is_alone else math.inf, backend.compiler)
     backend.inexact = products.inexact
     # A prompt's last pass has a tree after less than a chunk.
     chunk = min(backend.shapes.chunk, products.most_rows // 2)
@@ -106,9 +107,14 @@ def _simplify(backend: HFBackend, fault: str) -> bool:
     return False
 
 
-def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Products:
-    """Return the findings on row independence of the model's matrix products."""
-    return recalled(model, "products", Products, lambda: probe_products(model, seconds), math.isinf(seconds))
+def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, compiler: Compiler | None = None) -> Products:
+    """Return the findings on row independence of the model's layers, with a compiler's operations."""
+
+    def found() -> Products:
+        return probe_products(model, seconds, None if compiler is None else compiler.operations(model.device))
+
+    question = "products" if compiler is None else f"products {compiler!r}"
+    return recalled(model, question, Products, found, math.isinf(seconds))
 
 
 def _try_out(backend: HFBackend) -> SelfTestResult:

@@ -8,6 +8,7 @@ way, and norms, whose sums torch divides among a GPU's threads by how many there
 
 import time
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,6 @@ from transformers.pytorch_utils import Conv1D
 from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import facts_of
-from specdec.models.row_sums import independent_row_sums
 from specdec.weights.layers import is_quantised, rounds_rows
 from specdec.weights.row_independence import NUM_TRIED, RowFunction, most_rows
 from specdec.weights.sharding import is_sharded_tensor
@@ -43,10 +43,17 @@ class Products:
     inexact: str = ""
 
 
-def probe_products(model: PreTrainedModel, seconds: float) -> Products:
-    """Test every shape of layer in the model; called at load for exact numerics. Few ``seconds`` mean fewer rows."""
+def probe_products(
+    model: PreTrainedModel, seconds: float, operations: AbstractContextManager[object] | None = None
+) -> Products:
+    """Test every shape of layer in the model; called at load for exact numerics.
+
+    Args:
+        seconds: few mean fewer rows.
+        operations: the context in which the layers run.
+    """
     try:
-        with without_gradients(runs_in_inference_mode(model)), independent_row_sums(model.device):
+        with without_gradients(runs_in_inference_mode(model)), operations or nullcontext():
             return _probe(model, seconds)
     except Exception as error:  # a third party's layers
         if is_out_of_memory(error):

@@ -12,7 +12,7 @@ from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
-from specdec.models.row_sums import has_kernels
+from specdec.models.independent_rows import has_kernels
 from specdec.numerics import Mode, Numerics
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
@@ -65,9 +65,11 @@ def drive(
 
 def _compilers(mode: Mode, model: Any) -> Iterator[Compiler]:
     """Yield the compilers of a mode, in the order in which they are tried."""
-    if mode != "fast":
-        if has_kernels(getattr(model, "device", None)):
-            yield SlotTableCompiler()
+    if mode != "fast" and has_kernels(getattr(model, "device", None)):
+        yield SlotTableCompiler()
+        if mode == "exact":  # reading prompts takes several times as long then
+            yield SlotTableCompiler(own_products=True)
+    elif mode != "fast":
         yield ExactCompiler()
     if mode != "exact":
         yield DenseCompiler()

@@ -7,8 +7,8 @@ a node's sum depends on other nodes, on the row's place in the batch or on the s
 doesn't see change no bit.
 
 On GPUs with Triton this is two kernels (``triton_kernel.py``). The functions here are the reference, and run elsewhere.
-That rows of the model's layers are independent, too, is tested by ``specdec/probes``; ``specdec/models/row_sums.py``
-has what torch's norms need for it.
+That rows of the model's layers are independent, too, is tested by ``specdec/probes``. torch's norms need
+``specdec/models/independent_rows.py`` for it.
 """
 
 from typing import Any, NamedTuple
@@ -18,8 +18,8 @@ from transformers import AttentionInterface
 
 from specdec.errors import ModelError
 from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP
+from specdec.models.independent_rows import has_kernels
 from specdec.models.leaf_call import leaf_call
-from specdec.models.row_sums import has_kernels
 
 CHUNK = 256
 

@@ -1,15 +1,18 @@
 """The tables of bit-exact attention on GPUs."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable
 from specdec.masks.visibility import first_seen
+from specdec.models.independent_rows import independent_rows
 from specdec.tree import DraftTree
 
 
@@ -18,6 +21,15 @@ class SlotTableCompiler(MaskCompiler):
 
     attention: ClassVar[str | None] = ATTENTION
     bit_exact: ClassVar[bool] = True
+
+    own_products: bool = Field(
+        default=False,
+        description="compute linear layers, too, by kernels whose rows are independent: for models whose products "
+        "have other bits for other numbers of rows",
+    )
+
+    def operations(self, device: torch.device) -> AbstractContextManager[object]:
+        return independent_rows(device, self.own_products)
 
     def register(self) -> None:
         from specdec.masks.slot_table import attention  # imports transformers, which takes seconds

@@ -1,0 +1,99 @@
+"""Operations with independent rows: which are replaced, and what the kernels compute."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from specdec.models import independent_rows as module
+from specdec.models.independent_rows import IndependentRows, Kernels, independent_rows
+
+
+class Noted:
+    """Kernels that note their calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[int, ...]]] = []
+
+    def sums(self, rows: torch.Tensor, is_mean: bool) -> torch.Tensor:
+        self.calls.append(("mean" if is_mean else "sum", tuple(rows.shape)))
+        return rows.float().mean(-1) if is_mean else rows.float().sum(-1)
+
+    def products(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        self.calls.append(("product", tuple(rows.shape)))
+        return rows @ weight.T
+
+
+def check(kernels: Kernels) -> None:
+    """Compare kernels with sums and products in float64."""
+    draw = torch.Generator().manual_seed(0)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 1e-2)):
+        x = torch.randn(2, 5, 300, generator=draw).to(dtype)
+        weight, bias = (torch.randn(*shape, generator=draw).to(dtype) for shape in ((70, 300), (70,)))
+        with IndependentRows(kernels, products=True):
+            found = x.square().mean(-1, keepdim=True), x.sum(dim=2), torch.sum(x, (-1,)), linear(x / 17, weight, bias)
+        exact = x.double()
+        sums = exact.sum(-1)
+        expected = (
+            x.square().double().mean(-1, keepdim=True),
+            sums,
+            sums,
+            linear((x / 17).double(), weight.double(), bias.double()),
+        )
+        for one, other in zip(found, expected, strict=True):
+            assert (one.shape, one.dtype) == (other.shape, dtype)
+            torch.testing.assert_close(one.double(), other, atol=20 * tolerance, rtol=tolerance)
+
+
+def test_sums_over_the_last_dimension_and_linear_layers_are_replaced() -> None:
+    noted, x, weight = Noted(), torch.randn(2, 5, 8), torch.randn(3, 8)
+    with IndependentRows(noted, products=True):
+        x.mean(-1), x.sum(2), torch.mean(x, dim=-1, keepdim=True), linear(x, weight), torch.nn.Linear(8, 4)(x)
+    rows = (10, 8)
+    assert noted.calls == [("mean", rows), ("sum", rows), ("mean", rows), ("product", rows), ("product", rows)]
+
+
+def test_all_else_is_torchs_own() -> None:
+    noted, x = Noted(), torch.randn(2, 5, 8)
+    with IndependentRows(noted, products=False):
+        (
+            x.mean(),
+            x.sum(1),
+            x.sum((0, 2)),
+            x.long().sum(-1),
+            x.mean(-1, dtype=torch.float64),
+            linear(x, torch.ones(3, 8)),
+        )
+        x.double().mean(-1)
+    assert not noted.calls
+    with independent_rows(torch.device("cpu")) as context:  # whose own sums are independent
+        assert not isinstance(context, IndependentRows)
+
+
+def test_numbers_are_those_of_float64() -> None:
+    check(Noted())
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for CUDA")
+def test_the_gpu_kernels_compute_the_same_under_tritons_interpreter() -> None:
+    code = (
+        "from specdec.models import independent_rows_kernels\n"
+        "from tests.models.test_independent_rows import check\ncheck(independent_rows_kernels)"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=os.environ | {"TRITON_INTERPRET": "1"})
+
+
+def test_only_gpus_with_triton_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert not module.has_kernels(gpu)
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    assert module.has_kernels(gpu)
+    assert not module.has_kernels(torch.device("cpu"))
+    assert not module.has_kernels("a model that isn't torch's")
