@@ -16,6 +16,7 @@ from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
 from specdec.machine.cuda_graphs import Graphs, Outputs, power_of_two, slot_bucket
 
 _LEAST_SLOTS = 1024  # of the memory, which moves rarely then
+_LEAST_PAIRS = 8  # of a draft's first pass: one shape, and so one capture, for the usual numbers
 _SPARE_SLOTS = 64  # for the levels of a draft; larger drafts move to other memory, and go on without graphs
 _INT64 = 8  # bytes
 
@@ -48,7 +49,7 @@ class PassShape:
         requests, count = pairs.tokens.shape
         return cls(
             rows=power_of_two(requests),
-            pairs=count if pairs.last is None else power_of_two(count),
+            pairs=count if pairs.last is None else max(_LEAST_PAIRS, power_of_two(count)),
             slots=slot_bucket(int(pairs.starts.max()) + count),
             fuses=pairs.fuses,
             wants_last=pairs.last is not None,
