@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict
 from specdec.backends.output import Output
 from specdec.costs import Costs
 from specdec.heads.base import HeadRunner
+from specdec.heads.graph_runner import runner_by_torch
 from specdec.heads.pair_head import PairHead
-from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.record import Retimed
@@ -173,7 +173,7 @@ class Backend(ABC):
             num_tokens: number of tokens that a pass returns after each pair; None for the whole draft vocabulary.
             may_quantize: the runner may store the head's matrices in fewer bits than they have.
         """
-        return TorchRunner(head, num_tokens)
+        return runner_by_torch(head, num_tokens)
 
     @abstractmethod
     def open(self, capacity: int) -> None:

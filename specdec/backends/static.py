@@ -6,8 +6,7 @@ tensors at fixed addresses. On CUDA the model's forward is captured once for eac
 called. The tokens are those of the ``hf`` backend. Masks are dense, or the tables of bit-exact attention on GPUs.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -23,16 +22,14 @@ from specdec.backends.output import Output
 from specdec.backends.placement import Placement
 from specdec.backends.recording import Outputs
 from specdec.backends.replay import are_hooked
-from specdec.errors import ModelError, is_out_of_memory
+from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
+from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
 from specdec.masks.slot_table.table import ATTENTION as SLOT_TABLE
 from specdec.masks.slot_table.table import numbered_from
 from specdec.models.gradients import without_gradients
 from specdec.models.notes import lock_of
 from specdec.models.structure import are_same, facts_of
-
-_LEAST_SLOTS, _SLOTS = 256, 1024
-_MOST_GRAPHS = 64
 
 
 class StaticLayer(RaggedLayer):
@@ -81,45 +78,16 @@ class Inputs:
     columns: torch.Tensor
     masks: dict[str, torch.Tensor]
 
+    def owned(self) -> "Inputs":
+        """Return these inputs, whose tensors are made for one pass."""
+        return self
+
     def copy_(self, other: "Inputs") -> None:
         """Copy another pass's values into these tensors."""
         for name in ("input_ids", "positions", "rows", "slots", "columns"):
             getattr(self, name).copy_(getattr(other, name))
         for kind, mask in self.masks.items():
             mask.copy_(other.masks[kind])
-
-
-class Pool:
-    """Memory that graphs share which are never replayed at the same time, and the stream on which they are captured."""
-
-    def __init__(self, device: torch.device) -> None:
-        with torch.cuda.device(device):
-            self.handle = torch.cuda.graph_pool_handle()
-            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
-
-
-class Graph:
-    """A captured pass, with inputs, logits and hidden states at fixed addresses."""
-
-    def __init__(self, run: Callable[[Inputs], Outputs], inputs: Inputs, pool: Pool) -> None:
-        self._inputs, stream = inputs, pool.stream
-        with torch.cuda.device(inputs.input_ids.device):
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                run(inputs)  # libraries initialise in the first call, which a capture doesn't allow
-            torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            # torch makes a generator's state in a process's first capture: inference mode would spoil it for others.
-            # Without a stream of its own, torch captures on the GPU of the process's first capture.
-            capture = torch.cuda.graph(self._graph, pool.handle, stream, capture_error_mode="thread_local")
-            with torch.inference_mode(False), capture:
-                self._outputs = run(inputs)
-
-    def __call__(self, inputs: Inputs) -> Outputs:
-        self._inputs.copy_(inputs)
-        self._graph.replay()
-        # The next replay, of any graph of the pool, overwrites them.
-        return tuple(output.clone() for output in self._outputs)
 
 
 class StaticBackend(HFBackend):
@@ -131,10 +99,7 @@ class StaticBackend(HFBackend):
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
-        self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
-        self._seen: set[Hashable] = set()
-        self._captured: torch.Tensor | None = None  # the buffer that they read
-        self._pool: Pool | None = None
+        self._graphs = Graphs[Inputs](self.shapes.device)
         self._state: list[object] = []  # of the model that they run
         self._is_hooked = False
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
@@ -145,7 +110,6 @@ class StaticBackend(HFBackend):
                 raise ModelError("the static backend has exact numerics on GPUs with Triton only")
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super().__init__(model, compiler)
-        self._captures = self.shapes.device.type == "cuda"
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -162,14 +126,9 @@ class StaticBackend(HFBackend):
         with lock_of(self.model):  # passes switch the configured attention
             state = [*modules, *facts_of(modules), *map(_place_of, weights)]
         if not are_same(state, self._state):
-            self._forget()
+            self._graphs.forget()
             self._state = state
         self._is_hooked = are_hooked(modules)
-
-    def _forget(self) -> None:
-        self._graphs.clear()
-        self._seen.clear()
-        self._captured = self._pool = None  # torch refuses a pool whose graphs are all gone
 
     def open(self, capacity: int) -> None:
         self._make_way([capacity])
@@ -182,13 +141,13 @@ class StaticBackend(HFBackend):
     def _make_way(self, capacities: Sequence[int]) -> None:
         """Free buffers that are too short, if no row is open, so that no more rows are made longer than are needed."""
         held = [layer.keys.shape[2] for layer in self._cache.layers if layer.is_initialized]
-        if held and not self._cache.lengths and min(held) < _bucket(max(capacities, default=0)):
+        if held and not self._cache.lengths and min(held) < slot_bucket(max(capacities, default=0)):
             self._cache.drop()
-            self._forget()
+            self._graphs.forget()
 
     def trim(self) -> bool:
         with without_gradients(self._is_inference):
-            return self._cache.trim(_next, _bucket)
+            return self._cache.trim(power_of_two, slot_bucket)
 
     def expect_hidden(self, layers: Collection[int]) -> None:
         if layers and not self._hidden_states.is_able:
@@ -199,8 +158,8 @@ class StaticBackend(HFBackend):
         if not capacities:
             return self._cache.bytes_for(())
         anew = not self._cache.lengths  # shorter buffers are dropped then
-        rows = _next(len(capacities) if anew else max(len(capacities), self._placement.num_rows))
-        slots = _bucket(max(capacities) + SPARE_SLOTS)  # a tree may reach the next bucket
+        rows = power_of_two(len(capacities) if anew else max(len(capacities), self._placement.num_rows))
+        slots = slot_bucket(max(capacities) + SPARE_SLOTS)  # a tree may reach the next bucket
         return self._cache.bytes_for([slots] * rows, anew)
 
     def _pass(self, layout: Layout) -> Output:
@@ -208,7 +167,7 @@ class StaticBackend(HFBackend):
         with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
             inputs = self._prepared(layout)
             self.is_warm = True
-            run = self._replayed if self._captures and not self._is_hooked else self._call
+            run = self._replayed if self._graphs.captures and not self._is_hooked else self._call
             logits, *states = run(inputs, layout.hidden)
         return Output(logits[:, : len(layout.columns)], layout.columns, stacked(states), layout.hidden)
 
@@ -216,10 +175,10 @@ class StaticBackend(HFBackend):
         """Make room for the next pass, and set where it writes; return its inputs."""
         place, first = self._placement, layout.first
         place.has_row_numbers = layout.attention == SLOT_TABLE
-        place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
+        place.first, place.visible = first, slot_bucket(max(layout.lengths) + layout.width)
         # Growing moves the buffers and invalidates captured graphs, so they grow rarely and by large steps.
-        place.num_slots = _bucket(max(place.num_slots, place.visible))
-        place.num_rows = _next(max(place.num_rows, first + len(layout.lengths)))
+        place.num_slots = slot_bucket(max(place.num_slots, place.visible))
+        place.num_rows = power_of_two(max(place.num_rows, first + len(layout.lengths)))
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
         return self._inputs(layout)
@@ -229,41 +188,20 @@ class StaticBackend(HFBackend):
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
-        buffer = layers[0].keys if layers else None
-        if self._captured is not buffer:  # the buffer has grown and moved: captured graphs read the old one
-            self._forget()
-            self._captured = buffer
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
         first = None if place.has_row_numbers else place.first
         num_masked = next(iter(inputs.masks.values())).shape[3]
         shape = first, *inputs.input_ids.shape, place.visible, num_masked, len(inputs.columns), hidden
-        self.is_warm = shape in self._graphs
-        if shape not in self._seen:  # most prompts' last passes run once
-            self._seen.add(shape)
-            return self._call(inputs, hidden)
-        graph = self._graphs.pop(shape, None)
-        if graph is None:
-            try:
-                self._pool = self._pool or Pool(inputs.input_ids.device)
-                graph = Graph(partial(self._call, hidden=hidden), inputs, self._pool)
-            except RuntimeError as error:
-                self._forget()
-                # The end of a failed capture raises too.
-                if any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None):
-                    raise
-                # The model waits for the device, as experts that are chosen on the host do.
-                self._captures, self.is_warm = False, True
-                return self._call(inputs, hidden)
-        self._graphs[shape] = graph
-        if len(self._graphs) > _MOST_GRAPHS:
-            self._graphs.popitem(last=False)  # the one used longest ago
-        return graph(inputs)
+        buffer = layers[0].keys if layers else None
+        outputs = self._graphs.run(partial(self._call, hidden=hidden), inputs, shape, buffer)
+        self.is_warm = self._graphs.is_warm
+        return tuple(output.clone() for output in outputs)
 
     def _inputs(self, layout: Layout) -> Inputs:
         device, first, columns = self.shapes.device, layout.first, layout.columns
         starts = torch.tensor(layout.lengths, device=device)[:, None]
         multiple = self.shapes.row_multiple  # the head is a matrix product too: its rows are padded like others
-        num_columns = min(-(-_next(len(columns)) // multiple) * multiple, layout.width)
+        num_columns = min(-(-power_of_two(len(columns)) // multiple) * multiple, layout.width)
         padded = [*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]
         return Inputs(
             input_ids=layout.input_ids,
@@ -299,16 +237,6 @@ class StaticBackend(HFBackend):
 def _place_of(tensor: torch.Tensor) -> object:
     """Return a plain tensor's address; other kinds have none, or stop being packed when they are asked for it."""
     return tensor.data_ptr() if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
-
-
-def _next(count: int) -> int:
-    """Return the smallest power of two that is at least ``count``."""
-    return 1 << (count - 1).bit_length()
-
-
-def _bucket(num_slots: int) -> int:
-    """Return the number of slots to read if ``num_slots`` are needed: a power of two, or a multiple of the largest."""
-    return max(_LEAST_SLOTS, _next(num_slots)) if num_slots <= _SLOTS else -(-num_slots // _SLOTS) * _SLOTS
 
 
 def _place_of_all(model: object) -> str:

@@ -137,6 +137,17 @@ class HeadRunner(ABC):
         """Return the number of slots to reserve where ``count`` are needed."""
         return -(-count // 128) * 128
 
+    def buffers(self, requests: int, num_slots: int) -> KeyValues | None:
+        """Return memory for a draft's keys and values; None (default) if passes run as well in any other memory.
+
+        Its slots are finite. It may be used until the next call.
+
+        Args:
+            requests: the number of requests in the draft.
+            num_slots: that are needed for each; more may be returned.
+        """
+        return None
+
     @abstractmethod
     def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
         """Run a pass, and write the pairs' keys and values to their slots.

@@ -82,7 +82,7 @@ def first_pass(
     """
     counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
     num_rows = int(counts.max())
-    cache = _reserved(caches, runner.num_slots(int(starts.max()) + num_rows + num_slots))
+    cache = _reserved(runner, caches, runner.num_slots(int(starts.max()) + num_rows + num_slots))
     pairs = Pairs(
         _padded(tokens, num_rows),
         starts[:, None] + np.arange(num_rows),
@@ -113,12 +113,17 @@ def _padded_states(states: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.
     return pad_sequence([each.to(dtype) for each in states], batch_first=True)
 
 
-def _reserved(caches: Sequence[PairCache], num_slots: int) -> KeyValues:
-    """Return the caches' keys and values, with at least ``num_slots`` slots: of one request the cache's own memory."""
-    if len(caches) == 1:
+def _reserved(runner: HeadRunner, caches: Sequence[PairCache], num_slots: int) -> KeyValues:
+    """Return the caches' keys and values, with at least ``num_slots`` slots, in the runner's memory if it has any.
+
+    If it has none, those of one request are in the cache's own memory.
+    """
+    stacked = runner.buffers(len(caches), num_slots)
+    if stacked is None and len(caches) == 1:
         return caches[0].reserve(num_slots)
     parts = [cache.reserve(0) for cache in caches]
-    stacked = KeyValues(*(zeros_like(each, len(parts), num_slots) for each in parts[0]))
+    if stacked is None:
+        stacked = KeyValues(*(zeros_like(each, len(parts), num_slots) for each in parts[0]))
     for row, (cache, part) in enumerate(zip(caches, parts, strict=True)):
         for into, each in zip(stacked, part, strict=True):
             into[row, :, : len(cache)] = each[0, :, : len(cache)]
@@ -127,7 +132,7 @@ def _reserved(caches: Sequence[PairCache], num_slots: int) -> KeyValues:
 
 def _append_written(caches: Sequence[PairCache], written: KeyValues, starts: np.ndarray, counts: np.ndarray) -> None:
     """Append the keys and values that a pass has written to the caches."""
-    if len(caches) == 1:
+    if written is caches[0].reserve(0):
         caches[0].advance(int(counts[0]))
         return
     for row, (cache, start, count) in enumerate(zip(caches, starts.tolist(), counts.tolist(), strict=True)):

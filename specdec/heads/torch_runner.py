@@ -86,18 +86,32 @@ def write_slots(cache: KeyValues, keys: torch.Tensor, values: torch.Tensor, star
 
 
 def attention(query: torch.Tensor, cache: KeyValues, pairs: Pairs) -> torch.Tensor:
-    """Attention of queries, (requests, heads, m, head_dim); the heads of a group are rows of its key-value head."""
-    (requests, heads, count, size), groups = query.shape, cache.keys.shape[1]
+    """Attention of queries, (requests, heads, m, head_dim), to the slots that their pairs see."""
+    requests, _, count, _ = query.shape
     stop = int(pairs.starts.max()) + pairs.tokens.shape[1]
-    mask = None
+    visible = None
     if requests * count == 1 and pairs.visible is None:
         stop = int(pairs.starts[0]) + (0 if pairs.last is None else int(pairs.last[0])) + 1
     else:
-        mask = torch.from_numpy(visible_slots(pairs, stop)).to(query.device)
-        mask = mask[:, None, None].expand(-1, 1, heads // groups, -1, -1).flatten(2, 3)
+        visible = torch.from_numpy(visible_slots(pairs, stop)).to(query.device)
+    return masked_attention(query, KeyValues(cache.keys[:, :, :stop], cache.values[:, :, :stop]), visible)
+
+
+def masked_attention(query: torch.Tensor, cache: KeyValues, visible: torch.Tensor | None) -> torch.Tensor:
+    """Attention of queries, (requests, heads, m, head_dim); the heads of a group are rows of its key-value head.
+
+    Args:
+        query: the queries.
+        cache: all slots that are read.
+        visible: (requests, m, slots), True for slots that a query attends to; None for all.
+    """
+    (requests, heads, count, size), groups = query.shape, cache.keys.shape[1]
+    mask = None
+    if visible is not None:
+        mask = visible[:, None, None].expand(-1, 1, heads // groups, -1, -1).flatten(2, 3)
     folded = query.reshape(requests, groups, heads // groups * count, size)
     with without_cudnn(query.device):
-        out = scaled_dot_product_attention(folded, cache.keys[:, :, :stop], cache.values[:, :, :stop], mask)
+        out = scaled_dot_product_attention(folded, cache.keys, cache.values, mask)
     return out.reshape(requests, heads, count, size)
 
 

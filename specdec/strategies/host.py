@@ -8,15 +8,15 @@ import torch
 
 from specdec.costs import Costs
 from specdec.heads.base import HeadRunner
+from specdec.heads.graph_runner import runner_by_torch
 from specdec.heads.pair_head import PairHead
-from specdec.heads.torch_runner import TorchRunner
 from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.target import Target
 
 
 def torch_runner(head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
     """Return torch's runner, which keeps the matrices as they are."""
-    return TorchRunner(head, num_tokens)
+    return runner_by_torch(head, num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

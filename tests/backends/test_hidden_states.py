@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from specdec import DraftTree, Generator, ModelError
 from specdec.backends import replay as replay_module
-from specdec.backends import static as static_module
 from specdec.backends.hf import HFBackend
 from specdec.backends.static import StaticBackend
+from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes.examination import examine
@@ -189,13 +189,13 @@ def test_fixed_shapes_give_states_too_or_say_why_not() -> None:
 
 
 def test_replayed_graphs_give_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_module, "Graph", PretendGraph)
-    monkeypatch.setattr(static_module, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     model = families.make(*families.TREES["llama"])
     reference, target = copy.deepcopy(model), target_of(model, backend=StaticBackend)
     ((row, text),) = opened(target, [[5, 9, 2]]).items()
     assert isinstance(target.backend, StaticBackend)
-    target.backend._captures = True
+    target.backend._graphs.captures = True
     for layers in (LAYERS, (), (1,), LAYERS, (1,), ()) * 2:
         rows = target.forward(target.compile({row: drafted(40, True)}, hidden=layers)).rows[row]
         assert rows.output.layers == layers

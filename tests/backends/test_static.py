@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError
-from specdec.backends import static
 from specdec.backends.static import Inputs, StaticBackend
+from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.examination import examine
 from specdec.target import Target
@@ -82,14 +82,14 @@ class PretendGraph:
 
 
 def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(PretendGraph, "num_replays", 0)
-    monkeypatch.setattr(static, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     load = StaticBackend.__init__
 
     def loaded(self: StaticBackend, *args: Any) -> None:
         load(self, *args)
-        self._captures = True
+        self._graphs.captures = True
 
     monkeypatch.setattr(StaticBackend, "__init__", loaded)
     model = families.make(*families.TREES["llama"])
@@ -108,10 +108,10 @@ def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pass_is_warm_once_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static, "Graph", PretendGraph)
-    monkeypatch.setattr(static, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
-    backend._captures = True
+    backend._graphs.captures = True
     target, warm = Target(backend, DenseCompiler()), []
     row = open_row(target, PROMPTS[2])
     for _ in range(4):
@@ -124,27 +124,27 @@ def test_a_model_that_cannot_be_captured_is_driven_without_graphs(monkeypatch: p
     def refused(*args: Any) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(static, "Graph", refused)
-    monkeypatch.setattr(static, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", refused)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     plain = Target(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()), DenseCompiler())
-    backend._captures = True
+    backend._graphs.captures = True
     tokens = []
     for target in (Target(backend, DenseCompiler()), plain):
         row = open_row(target, PROMPTS[2])
         tokens.append([target.forward(target.compile({row: DraftTree(5)})).rows[row].argmax(0) for _ in range(3)])
     assert tokens[0] == tokens[1]
-    assert not backend._captures
+    assert not backend._graphs.captures
     assert backend.is_warm
 
 
 def captured(monkeypatch: pytest.MonkeyPatch, model: Any = None) -> StaticBackend:
     """A backend that replays pretended graphs."""
-    monkeypatch.setattr(static, "Graph", PretendGraph)
-    monkeypatch.setattr(static, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     model = families.make(*families.TREES["llama"]) if model is None else model
     backend = examine(StaticBackend.load(model, DenseCompiler()))
-    backend._captures = True
+    backend._graphs.captures = True
     return backend
 
 
@@ -187,8 +187,8 @@ def test_graphs_of_a_model_that_was_changed_are_not_replayed(
 def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     model = families.deep("llama", 8, has_spikes=True).to(torch.bfloat16)
     depths, call = set[int](), StaticBackend._call
-    monkeypatch.setattr(static, "Graph", PretendGraph)
-    monkeypatch.setattr(static, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
 
     def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         depths.add(len(model.model.layers))
@@ -196,7 +196,7 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(StaticBackend, "_call", noting)
     backend = StaticBackend.load(model, DenseCompiler())
-    backend._captures = True
+    backend._graphs.captures = True
     before = PretendGraph.num_replays
     assert examine(backend).shapes.takes_trees, backend.reason
     assert depths == {2, 8}
@@ -213,10 +213,10 @@ def test_memory_that_ran_out_in_a_capture_is_told(monkeypatch: pytest.MonkeyPatc
         finally:
             raise RuntimeError("the capture was invalidated")
 
-    monkeypatch.setattr(static, "Graph", without_memory)
+    monkeypatch.setattr(cuda_graphs, "Graph", without_memory)
     with pytest.raises(RuntimeError, match="the capture was invalidated"):
         passed(target)
-    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     target.release(target.rows[0])
     assert passed(target) > 0
 
@@ -270,10 +270,10 @@ def test_nothing_is_left_of_a_closed_row() -> None:
 
 
 def test_inputs_made_in_a_callers_inference_mode_serve_outside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static, "Graph", PretendGraph)
-    monkeypatch.setattr(static, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
-    backend._captures = True
+    backend._graphs.captures = True
     target = Target(backend, DenseCompiler())
     with torch.inference_mode():
         row = open_row(target, PROMPTS[2])

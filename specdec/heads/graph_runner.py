@@ -1,0 +1,229 @@
+"""A head's passes with a few fixed shapes, so that on CUDA a pass is one graph replay.
+
+Requests, pairs and slots are padded to a few sizes, and drafts are made in memory of the runner, which graphs read at
+fixed addresses. A pass sends its numbers in one copy and its results in another one.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.pair_head import PairHead
+from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
+from specdec.machine.cuda_graphs import Graphs, Outputs, power_of_two, slot_bucket
+
+_LEAST_SLOTS = 1024  # of the memory, which moves rarely then
+_LEAST_PAIRS = 8  # of a draft's first pass: one shape, and so one capture, for the usual numbers
+_SPARE_SLOTS = 64  # for the levels of a draft; larger drafts move to other memory, and go on without graphs
+_INT64 = 8  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """The sizes and parts of a pass; passes of one shape share a graph.
+
+    Attributes:
+        rows: requests, with those of padding.
+        pairs: of each request, with those of padding.
+        slots: that are read.
+        fuses: features are the target's states.
+        wants_last: the continuation of one pair of each request is wanted, otherwise those of all.
+        is_tree: pairs attend to slots that are listed, otherwise to all up to their own.
+        has_noise: logits get noise.
+    """
+
+    rows: int
+    pairs: int
+    slots: int
+    fuses: bool
+    wants_last: bool
+    is_tree: bool
+    has_noise: bool
+
+    @classmethod
+    def of(cls, pairs: Pairs, noise: Noise | None) -> "PassShape":
+        """Return the shape of a pass."""
+        requests, count = pairs.tokens.shape
+        return cls(
+            rows=power_of_two(requests),
+            pairs=count if pairs.last is None else max(_LEAST_PAIRS, power_of_two(count)),
+            slots=slot_bucket(int(pairs.starts.max()) + count),
+            fuses=pairs.fuses,
+            wants_last=pairs.last is not None,
+            is_tree=pairs.visible is not None,
+            has_noise=noise is not None,
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of integers in each of ``Numbers`` but the last."""
+        return self.rows * self.pairs, self.rows * self.pairs, self.rows, self.rows, self.rows
+
+
+class Numbers(NamedTuple):
+    """A pass's numbers from the host.
+
+    Attributes:
+        tokens, positions: (rows, pairs).
+        starts, last: (rows,), as of ``Pairs``.
+        counts: (rows,) the number of pairs that aren't padding.
+        visible: (rows, pairs, slots); empty without a tree.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    starts: torch.Tensor
+    last: torch.Tensor
+    counts: torch.Tensor
+    visible: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInputs:
+    """The inputs of a pass.
+
+    Attributes:
+        shape: the pass's.
+        packed: (bytes,) ``Numbers``, one after another.
+        features: as of ``Pairs``, without padding until the inputs are owned.
+        noise: without padding until the inputs are owned.
+    """
+
+    shape: PassShape
+    packed: torch.Tensor
+    features: torch.Tensor
+    noise: Noise | None
+
+    def owned(self) -> "HeadInputs":
+        shape, features = self.shape, self.features
+        made = HeadInputs(
+            shape,
+            torch.empty_like(self.packed, device=features.device),
+            features.new_zeros((shape.rows, shape.pairs, features.shape[-1])),
+            None
+            if self.noise is None
+            else Noise(*(each.new_zeros((shape.rows, *each.shape[1:])) for each in self.noise)),
+        )
+        made.copy_(self)
+        return made
+
+    def copy_(self, other: "HeadInputs") -> None:
+        requests, count, _ = other.features.shape
+        self.packed.copy_(other.packed, non_blocking=True)  # CUDA has read ordinary memory when the call returns
+        self.features[:requests, :count].copy_(other.features)
+        if self.noise is not None and other.noise is not None:
+            for into, each in zip(self.noise, other.noise, strict=True):
+                into[:requests].copy_(each)
+
+    def numbers(self) -> Numbers:
+        """Return the packed numbers, as views."""
+        shape = self.shape
+        split = _INT64 * sum(shape.sizes)
+        tokens, positions, starts, last, counts = torch.split(self.packed[:split].view(torch.int64), [*shape.sizes])
+        grid, num_visible = (shape.rows, shape.pairs), shape.slots if shape.is_tree else 0
+        visible = self.packed[split:].view(torch.bool).view(*grid, num_visible)
+        return Numbers(tokens.view(grid), positions.view(grid), starts, last, counts, visible)
+
+
+def packed(pairs: Pairs, shape: PassShape) -> torch.Tensor:
+    """Return a pass's numbers, padded to its shape, as ``HeadInputs`` has them."""
+    requests, count = pairs.tokens.shape
+    of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((3, shape.rows), np.int64)
+    of_pairs[:, :requests, :count] = pairs.tokens, pairs.positions
+    of_rows[0, :requests], of_rows[2, :requests] = pairs.starts, count
+    if pairs.last is not None:
+        of_rows[1, :requests] = pairs.last
+    parts = [each.view(np.uint8).ravel() for each in (of_pairs, of_rows)]
+    if pairs.visible is not None:
+        visible = np.zeros((shape.rows, shape.pairs, shape.slots), np.uint8)
+        visible[:, :, 0] = 1  # pairs of padding attend to something, so that they stay finite
+        visible[:requests, :count] = pairs.visible[:, :, : shape.slots]
+        parts.append(visible.ravel())
+    return torch.from_numpy(np.concatenate(parts))
+
+
+class GraphRunner(TorchRunner):
+    """Runs a head by torch in passes of fixed shapes, with results as of ``TorchRunner`` up to rounding.
+
+    A pass in other memory than the runner's is ``TorchRunner``'s own.
+    """
+
+    def __init__(self, head: PairHead, num_tokens: int) -> None:
+        super().__init__(head, num_tokens)
+        self._graphs = Graphs[HeadInputs](head.fc.weight.device)
+        self._weights = [*head.parameters(), *head.buffers()]
+        self._places: list[int] = []  # of the weights
+        self._memory = head.no_key_values()
+        self._lent: KeyValues | None = None
+        self._is_finite = True  # what was written to the memory
+
+    def buffers(self, requests: int, num_slots: int) -> KeyValues:
+        if (places := [each.data_ptr() for each in self._weights]) != self._places:
+            self._graphs.forget()
+            self._places = places
+        num_slots = slot_bucket(num_slots + _SPARE_SLOTS)
+        needed = power_of_two(requests), power_of_two(max(num_slots, _LEAST_SLOTS))
+        held = len(self._memory.keys), self._memory.keys.shape[2]
+        if not self._is_finite or any(size < least for size, least in zip(held, needed, strict=True)):
+            rows, slots = map(max, held, needed)
+            with torch.inference_mode(False):  # or it couldn't be written to outside
+                self._memory = KeyValues(
+                    *(each.new_zeros((rows, each.shape[1], slots, each.shape[3])) for each in self._memory)
+                )
+            self._is_finite = True
+        self._lent = KeyValues(*(each[:requests, :, :num_slots] for each in self._memory))
+        return self._lent
+
+    @torch.inference_mode()
+    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
+        if cache is not self._lent or (noise is not None and noise.noise.shape[1] != 1):
+            return super().run(pairs, cache, noise)
+        shape = PassShape.of(pairs, noise)
+        assert int(pairs.starts.max()) + shape.pairs <= cache.keys.shape[2], "padding is written, too"
+        inputs = HeadInputs(shape, packed(pairs, shape), pairs.features, noise)
+        scores, features = self._graphs.run(self._pass, inputs, shape, self._memory.keys)
+        requests, count = pairs.wanted.shape
+        features = features[:requests, :count].clone()  # while the device is at work
+        draft_ids, log_probs = scores.cpu().numpy()[:, :requests, :count]
+        # Other requests' drafts read all slots, and hide those that aren't theirs, but NaN can't be hidden.
+        self._is_finite &= bool(np.isfinite(log_probs).all())
+        return Continuations(self._target_ids[draft_ids.astype(np.int64)], log_probs, features)
+
+    @torch.inference_mode()
+    def _pass(self, inputs: HeadInputs) -> Outputs:
+        """Return ids and log-probabilities, (2, rows, m, k), and features, (rows, m, hidden), by the device alone."""
+        head, shape, numbers = self._head, inputs.shape, inputs.numbers()
+        pair = torch.arange(shape.pairs, device=inputs.features.device)
+        rows = torch.arange(shape.rows, device=pair.device)[:, None]
+        # Rows of padding have what earlier passes left there.
+        features = torch.where((pair < numbers.counts[:, None])[..., None], inputs.features, 0.0)
+        entered = head.enter(numbers.tokens, head.fuse(features) if shape.fuses else features, numbers.positions)
+        slots = numbers.starts[:, None] + pair
+        for into, new in zip(self._memory, (entered.key, entered.value), strict=True):
+            into[rows, :, slots] = new.transpose(1, 2)
+        residual, query, wanted = entered.residual, entered.query, pair[None]
+        if shape.wants_last:
+            wanted = numbers.last[:, None]
+            residual, query = residual[rows, wanted], query[rows, :, wanted].transpose(1, 2)
+        visible = numbers.visible
+        if not shape.is_tree:
+            read = torch.arange(shape.slots, device=pair.device)
+            visible = read <= (numbers.starts[:, None] + wanted)[..., None]
+        cache = KeyValues(*(each[: shape.rows, :, : shape.slots] for each in self._memory))
+        out = head.leave(residual, masked_attention(query, cache, visible))
+        log_probs, draft_ids = noisy(head.logits(out), inputs.noise).log_softmax(-1).topk(self.num_tokens)
+        # A float32 represents any token id.
+        return torch.stack((draft_ids.float(), log_probs)), head.next_features(out)
+
+
+def runner_by_torch(head: PairHead, num_tokens: int | None) -> HeadRunner:
+    """Return torch's runner of a head: with graphs on CUDA, unless it returns the whole draft vocabulary.
+
+    Those drafts are drawn, so the text depends on them: they must not depend on which passes were captured.
+    """
+    if num_tokens is None or head.fc.weight.device.type != "cuda":
+        return TorchRunner(head, num_tokens)
+    return GraphRunner(head, num_tokens)

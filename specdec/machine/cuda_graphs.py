@@ -1,0 +1,140 @@
+"""Passes of fixed shapes as CUDA graphs: a pass is captured once for each shape, and replayed in one launch."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, Self, TypeVar
+
+import torch
+
+from specdec.errors import is_out_of_memory
+
+_MOST_GRAPHS = 64
+_LEAST_SLOTS, _SLOTS = 256, 1024
+
+Outputs = tuple[torch.Tensor, ...]
+
+
+class PassInputs(Protocol):
+    """The inputs of a pass of one shape."""
+
+    def owned(self) -> Self:
+        """Return them in tensors on the device that nothing else writes to; themselves if they are in such."""
+
+    def copy_(self, other: Self) -> object:
+        """Copy another pass's inputs, of the same shape, into these tensors, which ``owned`` returned."""
+
+
+InputsT = TypeVar("InputsT", bound=PassInputs)
+
+
+class Pool:
+    """Memory that graphs share which are never replayed at the same time, and the stream on which they are captured."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            self.handle = torch.cuda.graph_pool_handle()
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
+
+
+class Graph(Generic[InputsT]):
+    """A captured pass, with inputs and outputs at fixed addresses."""
+
+    def __init__(self, run: Callable[[InputsT], Outputs], inputs: InputsT, pool: Pool) -> None:
+        self._inputs, stream = inputs.owned(), pool.stream
+        with torch.cuda.device(pool.device):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                run(self._inputs)  # libraries initialise in the first call, which a capture doesn't allow
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            # torch makes a generator's state in a process's first capture: inference mode would spoil it for others.
+            # Without a stream of its own, torch captures on the GPU of the process's first capture.
+            capture = torch.cuda.graph(self._graph, pool.handle, stream, capture_error_mode="thread_local")
+            with torch.inference_mode(False), capture:
+                self._outputs = run(self._inputs)
+
+    def __call__(self, inputs: InputsT) -> Outputs:
+        self._inputs.copy_(inputs)
+        self._graph.replay()
+        return self._outputs
+
+
+class Graphs(Generic[InputsT]):
+    """The graphs of one model's passes, by shape: captured in a shape's second pass and replayed from then on.
+
+    Args:
+        device: the model's.
+
+    Attributes:
+        captures: False if passes are called instead: on other devices than CUDA's, and for good after a pass that can't
+            be captured.
+        is_warm: False if passes of the last one's shape will be faster later.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.captures, self.is_warm, self._device = device.type == "cuda", True, device
+        self._graphs: OrderedDict[Hashable, Graph[InputsT]] = OrderedDict()
+        self._seen: set[Hashable] = set()
+        self._memory: object = None
+        self._pool: Pool | None = None
+
+    def forget(self) -> None:
+        """Drop all graphs: what they read has moved."""
+        self._graphs.clear()
+        self._seen.clear()
+        self._memory = self._pool = None  # torch refuses a pool whose graphs are all gone
+
+    def run(self, call: Callable[[InputsT], Outputs], inputs: InputsT, shape: Hashable, memory: object) -> Outputs:
+        """Return a pass's outputs, which the next pass may overwrite.
+
+        Args:
+            call: computes the outputs, without waiting for the device. It is not called in a replay.
+            inputs: of this pass.
+            shape: of all that ``call`` reads but the values in tensors.
+            memory: graphs are dropped if this is another object than in the last pass: tensors that ``call`` reads
+                besides the inputs.
+
+        Raises:
+            RuntimeError: if memory runs out.
+        """
+        if not self.captures:
+            self.is_warm = True
+            return call(inputs.owned())
+        if self._memory is not memory:
+            self.forget()
+            self._memory = memory
+        self.is_warm = shape in self._graphs
+        if shape not in self._seen:  # most prompts' last passes run once
+            self._seen.add(shape)
+            return call(inputs.owned())
+        graph = self._graphs.pop(shape, None) or self._captured(call, inputs)
+        if graph is None:
+            return call(inputs.owned())
+        self._graphs[shape] = graph
+        if len(self._graphs) > _MOST_GRAPHS:
+            self._graphs.popitem(last=False)  # the one used longest ago
+        return graph(inputs)
+
+    def _captured(self, call: Callable[[InputsT], Outputs], inputs: InputsT) -> Graph[InputsT] | None:
+        """Return a new graph; None if the pass waits for the device, as experts that are chosen on the host do."""
+        try:
+            self._pool = self._pool or Pool(self._device)
+            return Graph(call, inputs, self._pool)
+        except RuntimeError as error:
+            self.forget()
+            # The end of a failed capture raises too.
+            if any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None):
+                raise
+            self.captures, self.is_warm = False, True
+            return None
+
+
+def power_of_two(count: int) -> int:
+    """Return the smallest power of two that is at least ``count``."""
+    return 1 << (count - 1).bit_length()
+
+
+def slot_bucket(num_slots: int) -> int:
+    """Return the number of slots to read if ``num_slots`` are needed: a power of two, or a multiple of the largest."""
+    return max(_LEAST_SLOTS, power_of_two(num_slots)) if num_slots <= _SLOTS else -(-num_slots // _SLOTS) * _SLOTS
