@@ -1,0 +1,107 @@
+"""Graphs by shape: captured in a shape's second pass, the 64 that were used last, and none of other memory."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from specdec.machine import cuda_graphs
+from specdec.machine.cuda_graphs import Graphs, slot_bucket
+
+MEMORY = object()
+
+
+class Number:
+    """A pass's only input."""
+
+    def __init__(self, value: int) -> None:
+        self.value = torch.tensor([value])
+
+    def owned(self) -> "Number":
+        return Number(int(self.value))
+
+    def copy_(self, other: "Number") -> None:
+        self.value.copy_(other.value)
+
+
+class PretendGraph:
+    """Replays a pass on the tensors of its capture."""
+
+    def __init__(self, run: Callable[[Number], Any], inputs: Number, pool: Any) -> None:
+        self._run, self._inputs = run, inputs.owned()
+
+    def __call__(self, inputs: Number) -> Any:
+        self._inputs.copy_(inputs)
+        return (*self._run(self._inputs), "replayed")
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs[Number]:
+    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
+    made = Graphs[Number](torch.device("cpu"))
+    assert not made.captures
+    made.captures = True
+    return made
+
+
+def is_replayed(graphs: Graphs[Number], shape: int, memory: object = MEMORY) -> bool:
+    """Run a pass and assert that it had its input."""
+    value, *replayed = graphs.run(lambda inputs: (2 * inputs.value,), Number(shape), shape, memory)
+    assert value.tolist() == [2 * shape]
+    return bool(replayed)
+
+
+def test_a_shapes_second_pass_is_captured(graphs: Graphs[Number]) -> None:
+    assert [(is_replayed(graphs, shape), graphs.is_warm) for shape in (3, 4, 3, 3)] == [
+        (False, False),
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
+
+
+def test_the_graph_used_longest_ago_is_dropped(graphs: Graphs[Number]) -> None:
+    for shape in range(65):
+        is_replayed(graphs, shape)
+        is_replayed(graphs, shape)
+        is_replayed(graphs, 0)
+    warm = []
+    for shape in (0, 2, 64, 1):
+        is_replayed(graphs, shape)
+        warm.append(graphs.is_warm)
+    assert warm == [True, True, True, False]
+
+
+def test_graphs_of_other_memory_are_not_replayed(graphs: Graphs[Number]) -> None:
+    for _ in range(3):
+        is_replayed(graphs, 1)
+    other = object()
+    assert [is_replayed(graphs, 1, other) for _ in range(2)] == [False, True]
+    graphs.forget()
+    assert [is_replayed(graphs, 1, other) for _ in range(2)] == [False, True]
+
+
+def test_a_pass_that_cannot_be_captured_is_called_from_then_on(
+    graphs: Graphs[Number], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = Mock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
+    monkeypatch.setattr(cuda_graphs, "Graph", capture)
+    assert [(is_replayed(graphs, 1), graphs.is_warm) for _ in range(4)] == [(False, False), *[(False, True)] * 3]
+    assert capture.call_count == 1
+
+
+def test_memory_that_runs_out_is_reported(graphs: Graphs[Number], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "Graph", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    assert not is_replayed(graphs, 1)
+    with pytest.raises(torch.OutOfMemoryError):
+        is_replayed(graphs, 1)
+    assert graphs.captures
+
+
+def test_buckets_are_few_and_their_own_buckets() -> None:
+    buckets = {slot_bucket(count) for count in range(1, 3000)}
+    assert buckets == {256, 512, 1024, 2048, 3072}
+    assert {slot_bucket(each) for each in buckets} == buckets
