@@ -60,7 +60,7 @@ class PassShape:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of integers in each of ``Numbers`` but the last."""
-        return self.rows * self.pairs, self.rows * self.pairs, self.rows, self.rows, self.rows
+        return self.rows * self.pairs, self.rows * self.pairs, self.rows, self.rows
 
 
 class Numbers(NamedTuple):
@@ -69,7 +69,6 @@ class Numbers(NamedTuple):
     Attributes:
         tokens, positions: (rows, pairs).
         starts, last: (rows,), as of ``Pairs``.
-        counts: (rows,) the number of pairs that aren't padding.
         visible: (rows, pairs, slots); empty without a tree.
     """
 
@@ -77,7 +76,6 @@ class Numbers(NamedTuple):
     positions: torch.Tensor
     starts: torch.Tensor
     last: torch.Tensor
-    counts: torch.Tensor
     visible: torch.Tensor
 
 
@@ -122,18 +120,18 @@ class HeadInputs:
         """Return the packed numbers, as views."""
         shape = self.shape
         split = _INT64 * sum(shape.sizes)
-        tokens, positions, starts, last, counts = torch.split(self.packed[:split].view(torch.int64), [*shape.sizes])
+        tokens, positions, starts, last = torch.split(self.packed[:split].view(torch.int64), [*shape.sizes])
         grid, num_visible = (shape.rows, shape.pairs), shape.slots if shape.is_tree else 0
         visible = self.packed[split:].view(torch.bool).view(*grid, num_visible)
-        return Numbers(tokens.view(grid), positions.view(grid), starts, last, counts, visible)
+        return Numbers(tokens.view(grid), positions.view(grid), starts, last, visible)
 
 
 def packed(pairs: Pairs, shape: PassShape) -> torch.Tensor:
     """Return a pass's numbers, padded to its shape, as ``HeadInputs`` has them."""
     requests, count = pairs.tokens.shape
-    of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((3, shape.rows), np.int64)
+    of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((2, shape.rows), np.int64)
     of_pairs[:, :requests, :count] = pairs.tokens, pairs.positions
-    of_rows[0, :requests], of_rows[2, :requests] = pairs.starts, count
+    of_rows[0, :requests] = pairs.starts
     if pairs.last is not None:
         of_rows[1, :requests] = pairs.last
     parts = [each.view(np.uint8).ravel() for each in (of_pairs, of_rows)]
@@ -148,7 +146,8 @@ def packed(pairs: Pairs, shape: PassShape) -> torch.Tensor:
 class GraphRunner(TorchRunner):
     """Runs a head by torch in passes of fixed shapes, with results as of ``TorchRunner`` up to rounding.
 
-    A pass in other memory than the runner's is ``TorchRunner``'s own.
+    Passes use the memory of ``buffers``. Graphs are dropped when it has to grow or the head's weights move. A pass in
+    other memory is ``TorchRunner``'s own.
     """
 
     def __init__(self, head: PairHead, num_tokens: int) -> None:
@@ -188,7 +187,7 @@ class GraphRunner(TorchRunner):
         requests, count = pairs.wanted.shape
         features = features[:requests, :count].clone()  # while the device is at work
         draft_ids, log_probs = scores.cpu().numpy()[:, :requests, :count]
-        # Other requests' drafts read all slots, and hide those that aren't theirs, but NaN can't be hidden.
+        # Padding and hidden slots have what earlier passes left there, from which NaN would spread.
         self._is_finite &= bool(np.isfinite(log_probs).all())
         return Continuations(self._target_ids[draft_ids.astype(np.int64)], log_probs, features)
 
@@ -198,9 +197,8 @@ class GraphRunner(TorchRunner):
         head, shape, numbers = self._head, inputs.shape, inputs.numbers()
         pair = torch.arange(shape.pairs, device=inputs.features.device)
         rows = torch.arange(shape.rows, device=pair.device)[:, None]
-        # Rows of padding have what earlier passes left there.
-        features = torch.where((pair < numbers.counts[:, None])[..., None], inputs.features, 0.0)
-        entered = head.enter(numbers.tokens, head.fuse(features) if shape.fuses else features, numbers.positions)
+        features = head.fuse(inputs.features) if shape.fuses else inputs.features
+        entered = head.enter(numbers.tokens, features, numbers.positions)
         slots = numbers.starts[:, None] + pair
         for into, new in zip(self._memory, (entered.key, entered.value), strict=True):
             into[rows, :, slots] = new.transpose(1, 2)
