@@ -78,6 +78,20 @@ class Inputs:
     columns: torch.Tensor
     masks: dict[str, torch.Tensor]
 
+    def padded(self, num_rows: int) -> "Inputs":
+        """Return the inputs with the last row repeated, which writes the same numbers to the same slots again."""
+        if num_rows == len(self.input_ids):
+            return self
+        order = torch.arange(num_rows, device=self.rows.device).clamp(max=len(self.input_ids) - 1)
+        return Inputs(
+            input_ids=self.input_ids[order],
+            positions=self.positions[order],
+            rows=self.rows[order],
+            slots=self.slots[order],
+            columns=self.columns,
+            masks={kind: mask[order] for kind, mask in self.masks.items()},
+        )
+
     def owned(self) -> "Inputs":
         """Return these inputs, whose tensors are made for one pass."""
         return self
@@ -169,7 +183,8 @@ class StaticBackend(HFBackend):
             self.is_warm = True
             run = self._replayed if self._graphs.captures and not self._is_hooked else self._call
             logits, *states = run(inputs, layout.hidden)
-        return Output(logits[:, : len(layout.columns)], layout.columns, stacked(states), layout.hidden)
+        rows, columns = len(layout.lengths), len(layout.columns)
+        return Output(logits[:rows, :columns], layout.columns, stacked([each[:rows] for each in states]), layout.hidden)
 
     def _prepared(self, layout: Layout) -> Inputs:
         """Make room for the next pass, and set where it writes; return its inputs."""
@@ -181,7 +196,9 @@ class StaticBackend(HFBackend):
         place.num_rows = power_of_two(max(place.num_rows, first + len(layout.lengths)))
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
-        return self._inputs(layout)
+        inputs = self._inputs(layout)
+        # Requests end one by one: fewer numbers of rows are fewer graphs. A dense mask's rows must be in the cache.
+        return inputs.padded(power_of_two(len(layout.lengths))) if place.has_row_numbers else inputs
 
     def _replayed(self, inputs: Inputs, hidden: tuple[int, ...]) -> Outputs:
         """The logits and hidden states of a pass: a graph's replay, from the second pass of a shape on."""

@@ -51,7 +51,7 @@ def drive(
                 fault, failed[weights.kernel] = error, str(error)
                 continue
             if numerics.is_bit_exact or not must_be_exact:
-                if why_inexact:
+                if why_inexact and not must_be_exact:
                     numerics = replace(numerics, inexact=f"exact numerics are unavailable: {why_inexact}")
                 return weights, target, numerics
             target.close()

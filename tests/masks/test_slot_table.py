@@ -13,7 +13,7 @@ import torch
 
 from specdec import DraftTree, Generator
 from specdec.backends.hf import HFBackend
-from specdec.backends.static import StaticBackend
+from specdec.backends.static import Inputs, StaticBackend
 from specdec.layout import Shapes, Window
 from specdec.masks.slot_table.attention import Kind, attend_by_torch
 from specdec.masks.slot_table.compiler import SlotTableCompiler
@@ -167,3 +167,19 @@ def test_walks_through_every_kind_of_pass_find_no_other_bits() -> None:
     compiler = SlotTableCompiler()
     backend = examine(HFBackend.load(families.make(*families.TREES["llama"]).double(), compiler))
     assert not walk(Target(backend, compiler)).deviation().where
+
+
+def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, call = set[tuple[int, int]](), StaticBackend._call
+
+    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+        shapes.add((len(inputs.input_ids), inputs.input_ids.shape[1]))
+        return call(self, inputs, hidden)
+
+    monkeypatch.setattr(StaticBackend, "_call", noting)
+    model, prompts = families.make(*families.TREES["llama"]), [[1, 2, 3], [4, 5], [6]]
+    with Generator(model, backend="static", mask="slot_table", proposer="autoregressive") as generator:
+        alone = [generator.generate(prompt, max_new_tokens=8).token_ids for prompt in prompts]
+        shapes.clear()
+        assert [result.token_ids for result in generator.generate(prompts, max_new_tokens=8)] == alone
+    assert {rows for rows, _ in shapes} == {1, 4}  # prompts, and steps of all three
