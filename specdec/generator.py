@@ -132,11 +132,7 @@ class Generator:
         return self.shapes.vocab_size
 
     def costs(self) -> Costs:
-        """c(T): what a pass of T nodes costs on this device; measured once for a model and numerics.
-
-        Raises:
-            RequestError: while the generator decodes.
-        """
+        """c(T): what a pass of T nodes costs here, measured once for a model; raises RequestError while it decodes."""
         with self._binding.alone() as binding:
             return binding.costs()
 
@@ -159,8 +155,7 @@ class Generator:
     def forget(self) -> None:
         """Drop what strategies have learnt from earlier requests, as a comparison does before each repeat.
 
-        Raises:
-            RequestError: while the generator decodes.
+        Raises RequestError while the generator decodes.
         """
         with self._binding.alone() as binding:
             binding.strategies.forget()

@@ -23,10 +23,8 @@ from specdec.backends.placement import Placement
 from specdec.backends.recording import Outputs
 from specdec.backends.replay import are_hooked
 from specdec.errors import ModelError
-from specdec.layout import Compiler, Layout
+from specdec.layout import SLOT_TABLE, Compiler, Layout, numbered_from
 from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
-from specdec.masks.slot_table.table import ATTENTION as SLOT_TABLE
-from specdec.masks.slot_table.table import numbered_from
 from specdec.models.gradients import without_gradients
 from specdec.models.notes import lock_of
 from specdec.models.structure import are_same, facts_of

@@ -14,10 +14,9 @@ import torch
 from specdec import DraftTree, Generator
 from specdec.backends.hf import HFBackend
 from specdec.backends.static import Inputs, StaticBackend
-from specdec.layout import Shapes, Window
-from specdec.masks.slot_table.attention import Kind, attend_by_torch
+from specdec.layout import Shapes, SlotTable, Window
 from specdec.masks.slot_table.compiler import SlotTableCompiler
-from specdec.masks.slot_table.table import SlotTable
+from specdec.masks.slot_table.kernel import Kind, attend_by_torch
 from specdec.probes.examination import examine
 from specdec.probes.walk import walk
 from specdec.target import Target
@@ -79,7 +78,7 @@ def test_the_sum_is_over_what_a_node_sees() -> None:
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for CUDA")
 def test_the_gpu_kernels_compute_the_same_under_tritons_interpreter() -> None:
     code = (
-        "from specdec.masks.slot_table.triton_kernel import attend\n"
+        "from specdec.masks.slot_table.gpu_kernel import attend\n"
         "from tests.masks.test_slot_table import check_numbers\ncheck_numbers(attend)"
     )
     root = Path(__file__).parents[2]
@@ -88,7 +87,7 @@ def test_the_gpu_kernels_compute_the_same_under_tritons_interpreter() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_gpu_kernels_compute_the_same_on_a_gpu() -> None:
-    from specdec.masks.slot_table.triton_kernel import attend
+    from specdec.masks.slot_table.gpu_kernel import attend
 
     def on_gpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, kind: Kind) -> torch.Tensor:
         sinks = None if kind.sinks is None else kind.sinks.cuda()

@@ -1,6 +1,7 @@
 """Mistakes to plant in layouts, caches and backends, each of which the self-test at load must find."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -53,6 +54,9 @@ class Spoiled:
 
     def refuses(self, dtype: torch.dtype) -> str:
         return self.compiler.refuses(dtype)
+
+    def operations(self, device: torch.device) -> AbstractContextManager[object]:
+        return self.compiler.operations(device)
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         return self.spoil(self.compiler.compile(trees, lengths, shapes), trees)

@@ -8,18 +8,17 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from specdec.layout import Shapes
+from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, SLOT_TABLE, STOP, Shapes, SlotTable
 from specdec.masks.base import MaskCompiler
-from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable
 from specdec.masks.visibility import first_seen
 from specdec.models.independent_rows import independent_rows
 from specdec.tree import DraftTree
 
 
 class SlotTableCompiler(MaskCompiler):
-    """Slots by position, ``(rows, 1, width, 4 + listed)``, for ``specdec/masks/slot_table/attention.py``."""
+    """Slots by position, ``(rows, 1, width, 4 + listed)``, for ``kernel.py``: see ``SlotTable``."""
 
-    attention: ClassVar[str | None] = ATTENTION
+    attention: ClassVar[str | None] = SLOT_TABLE
     bit_exact: ClassVar[bool] = True
 
     own_products: bool = Field(
@@ -32,9 +31,9 @@ class SlotTableCompiler(MaskCompiler):
         return independent_rows(device, self.own_products)
 
     def register(self) -> None:
-        from specdec.masks.slot_table import attention  # imports transformers, which takes seconds
+        from specdec.masks.slot_table import kernel  # imports transformers, which takes seconds
 
-        attention.register()
+        kernel.register()
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes

@@ -6,7 +6,7 @@ computed alone, and the chunks are merged in their order (Rabe and Staats 2021, 
 a node's sum depends on other nodes, on the row's place in the batch or on the size of the cache; chunks that a node
 doesn't see change no bit.
 
-On GPUs with Triton this is two kernels (``triton_kernel.py``). The functions here are the reference, and run elsewhere.
+On GPUs with Triton this is two kernels (``gpu_kernel.py``). The functions here are the reference, and run elsewhere.
 That rows of the model's layers are independent, too, is tested by ``specdec/probes``. torch's norms need
 ``specdec/models/independent_rows.py`` for it.
 """
@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface
 
 from specdec.errors import ModelError
-from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP
+from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, SLOT_TABLE, STOP
 from specdec.models.independent_rows import has_kernels
 from specdec.models.leaf_call import leaf_call
 
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 
 def register() -> None:
     """Register this attention with transformers as ``specdec_slot_table``; a second call has no effect."""
-    AttentionInterface.register(ATTENTION, slot_table_attention)
+    AttentionInterface.register(SLOT_TABLE, slot_table_attention)
 
 
 @leaf_call
@@ -64,11 +64,11 @@ def slot_table_attention(  # noqa: PLR0913, PLR0917 - the arguments are transfor
         ModelError: for other masks, and for a position bias.
     """
     if attention_mask is None or attention_mask.dtype != torch.int32 or others.get("position_bias") is not None:
-        raise ModelError(f"{ATTENTION} needs tables of specdec's slot_table compiler, and no position bias")
+        raise ModelError(f"{SLOT_TABLE} needs tables of specdec's slot_table compiler, and no position bias")
     table = attention_mask.as_subclass(torch.Tensor)[:, 0]
     kind = Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
     if has_kernels(query.device):
-        from specdec.masks.slot_table.triton_kernel import attend
+        from specdec.masks.slot_table.gpu_kernel import attend
 
         return attend(query, key, value, table, kind), None
     return attend_by_torch(query, key, value, table, kind), None

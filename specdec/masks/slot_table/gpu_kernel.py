@@ -1,11 +1,11 @@
-"""The kernels of ``attention.py`` for GPUs, in Triton."""
+"""The kernels of ``kernel.py`` for GPUs, in Triton."""
 
 import torch
 import triton
 import triton.language as tl
 
-from specdec.masks.slot_table.attention import CHUNK, Kind
-from specdec.masks.slot_table.table import FIRST, NUM_HEADER, PREFIX, ROW, STOP
+from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, STOP
+from specdec.masks.slot_table.kernel import CHUNK, Kind
 
 _MOST_NUMBERS = 2**24  # of a launch's chunks, in float32; wider passes take several launches
 _LEAST_DOT = 16  # rows and columns of a product
