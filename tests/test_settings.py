@@ -74,7 +74,7 @@ def test_a_name_of_transformers_is_refused_with_what_to_do() -> None:
         ({"stop": ["a", 5]}, "stop=['a', 5]: give a string, or a list of them"),
         ({"bad_words_ids": [[1], []]}, "bad_words_ids contains an empty list"),
         ({"eos_token_id": torch.tensor([[1]])}, "eos_token_id=tensor([[1]]): give a token id, a list of them, or None"),
-        ({"logits_processor": 5}, "logits_processor=5: give a function (input_ids, scores) -> scores, or a list of them"),
+        ({"logits_processor": 5}, "logits_processor=5: give a function (input_ids, scores) -> scores"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens=9 is above max_new_tokens=8"),
         ({"temperature": 1, "top_k": torch.tensor([1, 2])}, "top_k=tensor([1, 2]): input should be a valid integer"),
     ],

@@ -77,7 +77,7 @@ def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: py
 
 
 def test_a_folder_without_a_configuration_is_refused_with_one_reason(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="it has no config.json") as caught:
+    with pytest.raises(ModelError, match=r"it has no config\.json") as caught:
         Generator(str(tmp_path), TOKENIZER)
     assert "openvino" not in str(caught.value)
 
