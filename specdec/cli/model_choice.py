@@ -7,8 +7,8 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -124,12 +124,33 @@ class ModelChoice(OptionGroup):
                 opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
             return opened
         quieten_transformers()
-        try:
+        with self._naming_built_in():
             return self.read(registry, strategies, source)
+
+    def refuse_missing(self) -> None:
+        """Refuse a path or hub name without a model, before torch and transformers are imported; may ask the hub.
+
+        Raises:
+            ModelError: with the remedy.
+        """
+        from specdec.models.hub import HubAnswer
+        from specdec.models.loading import checked_name
+
+        if self.model not in _BUILT_IN:
+            with self._naming_built_in():
+                HubAnswer.of(checked_name(self.model))
+
+    @contextmanager
+    def _naming_built_in(self) -> Iterator[None]:
+        """Add the built-in model that was probably meant to a ModelError."""
+        from specdec.demo import smollm2
+
+        try:
+            yield
         except ModelError as error:
-            if isinstance(error, HubUnreachableError) and name.endswith(f"/{smollm2.NAME}"):
+            if isinstance(error, HubUnreachableError) and self.model.endswith(f"/{smollm2.NAME}"):
                 raise ModelError(f"{error}; --model smollm2 needs no hub") from error
-            if near := nearest(name, _BUILT_IN):
+            if near := nearest(self.model, _BUILT_IN):
                 raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
             raise
 
