@@ -66,11 +66,14 @@ class ModelChoice(OptionGroup):
         ),
     ] = "auto"
 
-    def load(self, *strategies: Any) -> tuple[Any, Any]:
+    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
         """Load the model and its tokenizer, in a form that all of the strategies support.
 
         transformers' messages are left out, as they would mix with the text. The built-in model is always run by torch.
         For any other, a line on standard error names the engine if there was a choice.
+
+        Args:
+            is_logged: as for ``status``.
 
         Raises:
             RequestError: for an unavailable device or dtype.
@@ -78,7 +81,7 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         registry, made = _checked(strategies)
-        with status(f"loading {self.model}"):
+        with status(f"loading {self.model}", is_logged):
             source = self._checked_source()
             if self.model == "demo":
                 from specdec import demo
@@ -199,7 +202,7 @@ class RankedChoice(ModelChoice):
     def check(self, *strategies: Any) -> None:
         """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
 
-    def load(self, *strategies: Any) -> tuple[Any, Any]:
+    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
         import torch.distributed as dist
 
         from specdec.distributed import group
@@ -208,7 +211,7 @@ class RankedChoice(ModelChoice):
             dist.init_process_group(timeout=timedelta(seconds=_RANK_TIMEOUT))
             self.closing.callback(dist.destroy_process_group)
         try:
-            model, tokenizer = ModelChoice.load(self, *strategies)
+            model, tokenizer = ModelChoice.load(self, *strategies, is_logged=is_logged)
         except ModelError as error:
             if dist.get_rank():  # rank 0 may load it without an error
                 print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
