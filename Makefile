@@ -17,6 +17,8 @@ CHECK_PYTHON := $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) an
 INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
 # Most modules are never imported: those that are, Python compiles then.
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
+# Packages are installed without bytecode: an environment that forbids it would have each process compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 VLLM := build/environments/vllm/bin/python
 
 .PHONY: demo test lint docs benchmark real-model head openvino vllm-check distributed clients clean

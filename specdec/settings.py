@@ -12,6 +12,8 @@ from pydantic import (
     FiniteFloat,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -79,6 +81,13 @@ _ELSEWHERE = {
 }
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 _LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
+# Names that take one value or several.
+_SEVERAL = {
+    "eos_token_id": "a token id, a list of them, or None for the model's own",
+    "stop": "a string, or a list of them",
+    "logits_processor": "a function (input_ids, scores) -> scores, or a list of them",
+    "stopping_criteria": "a function (input_ids, scores) -> bool, or a list of them",
+}
 _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
 
 
@@ -136,13 +145,21 @@ class Settings(BaseModel):
     keeps_logits: bool = False
     prompt_logprobs: int | None = Field(default=None, ge=0)
 
-    @field_validator("eos_token_id", "stop", "logits_processor", "stopping_criteria", mode="before")
+    @field_validator(*_SEVERAL, mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         if isinstance(value, torch.Tensor):
             value = value.tolist()
         is_one = isinstance(value, Integral | str) or (callable(value) and not isinstance(value, list))
         return (value,) if is_one else value
+
+    @field_validator(*_SEVERAL, mode="wrap")  # after the one above, so that it sees the value as it was given
+    @classmethod
+    def _refuse_as_given(cls, value: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError(f"give {_SEVERAL[info.field_name or '']}") from None
 
     @field_validator(*_OFF, mode="before")
     @classmethod

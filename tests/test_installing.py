@@ -1,6 +1,8 @@
-"""``make demo`` says what pip is doing: from pip's own lines, on one line of a terminal, in full where it fails."""
+"""``make`` installs packages: it says what pip is doing on one line of a terminal, and lets Python cache bytecode."""
 
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +55,12 @@ def test_where_pip_fails_its_reason_and_its_exit_code_are_passed_on(tmp_path: Pa
     assert "No matching distribution found for no-such-package" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make isn't installed")
+def test_what_make_starts_may_cache_bytecode_since_pip_compiles_none() -> None:
+    command = ["make", "--silent", "--eval", "shown:\n\t@env", "shown"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
+    done = subprocess.run(command, cwd=SCRIPT.parents[1], env=environment, capture_output=True, text=True, check=True)
+    assert "PYTHONUTF8=1" in done.stdout
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout

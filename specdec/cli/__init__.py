@@ -4,7 +4,6 @@ import errno
 import functools
 import inspect
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -30,7 +29,8 @@ from specdec.cli.show import mask, race, trace
 from specdec.cli.train_consistency import train_consistency
 from specdec.cli.train_head import train
 from specdec.cli.tuning import tune
-from specdec.errors import SpecdecError, in_one_line, is_out_of_memory, nearest
+from specdec.cli.usage_errors import show
+from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,29 +87,6 @@ _training.command("consistency")(_with_version(train_consistency))
 app.add_typer(_training, name="train", help="Train a draft head for a model, or tune a copy of it.")
 
 
-# Options of other tools, too different from specdec's for the parser's own suggestions.
-_MEANT = {
-    "--strategy": "--proposer",
-    "--speculator": "--proposer",
-    "--assistant-model": "--proposer draft_model:model=…",
-    "--torch-dtype": "--dtype",
-    "--device-map": "--device",
-    "--engine": "--backend",
-    "--max-tokens": "--max-new-tokens",
-}
-# Names of commands that a newcomer may try.
-_MEANT_COMMANDS = {
-    "strategies": "plugins",
-    "proposers": "plugins",
-    "list": "plugins",
-    "bench": "compare",
-    "benchmark": "compare",
-    "complete": "generate",
-    "run": "generate",
-}
-# What a user may write without the option that it needs.
-_VALUES = {"model": "model", "proposer": "strategy", "prompt": "prompt"}
-_NO_COMMAND = re.compile(r"No such command '([^']*)'\.$")
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 
@@ -140,34 +117,11 @@ def _run() -> None:
             sys.stderr.write(f"error: {text}\n")  # rich would import modules, for which there may be no memory
             sys.exit(EXIT_ERROR)
         # Usage errors of the argument parser have their own formatting.
-        show = getattr(error, "show", None)
-        if show is None:
+        if not hasattr(error, "show"):
             raise
-        if (option := getattr(error, "option_name", "")) in _MEANT:
-            vars(error)["possibilities"] = [_MEANT[option]]
-        show()
-        if hint := _hint(error):
-            typer.echo(hint, err=True)
+        show(error)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code or 0)
-
-
-def _hint(error: Exception) -> str:
-    """Return a remedy that the argument parser doesn't add to a usage error, or ""."""
-    command = getattr(getattr(error, "ctx", None), "command", None)
-    parameters, commands = getattr(command, "params", ()), [*getattr(command, "commands", {})]
-    if "unexpected extra argument" in str(error):
-        kinds = {each.name: each.param_type_name for each in parameters}
-        if kinds.get("prompt") == "argument":
-            return "Put the prompt in quotes: a prompt is one argument."
-        named = [f"a {what} with --{name}" for name, what in _VALUES.items() if name in kinds]
-        return f"Give {', '.join(named)}." if named and "argument" not in kinds.values() else ""
-    if unknown := _NO_COMMAND.search(str(error)):  # without a suggestion by the parser
-        name = unknown[1]
-        meant = _MEANT_COMMANDS.get(name, "")
-        meant = meant if meant in commands else next(iter(nearest(name, commands)), "")
-        return f"Did you mean '{meant}'?" if meant else f"Commands: {', '.join(commands)}"
-    return ""
 
 
 def _show_warning(

@@ -48,6 +48,9 @@ def demo(
     with before_anything_runs():
         if max_new_tokens < 1:
             raise RequestError(f"--max-new-tokens {max_new_tokens}: it must be at least 1")
+        if model is not None:
+            with status(f"looking for {model}"):
+                ModelChoice(model=model).refuse_missing()
         name = model if model is not None else _real_or_built_in(console)
         show = _Show(console, name, max_new_tokens)
     measured = show.run()

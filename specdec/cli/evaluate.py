@@ -121,7 +121,7 @@ def compare(
             ComparisonOptions.make(options)
         _check_ready(outputs.report, *(each.csv for each in files))
         use_threads(threads)
-        loaded = choice.load(*named.values())
+        loaded = choice.load(*named.values(), is_logged=True)
         sessions = [_session(loaded, named, chosen, options) for options in given.values()]
         for each, session in zip(files, sessions, strict=True):
             if each.run_file is not None:  # it may be another comparison's
@@ -194,7 +194,7 @@ def _session(
     from specdec.comparison import ComparisonSession
 
     model, tokenizer = loaded
-    with status("trying the model out"), warnings.catch_warnings():
+    with status("trying the model out", is_logged=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # the tables say so
         return ComparisonSession(model, named, prompts, tokenizer=tokenizer, **options)
 
@@ -259,7 +259,8 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Compari
     decode = session.tokenizer.decode if session is not None and session.tokenizer else None
     costs = None  # the report leaves the figure out
     if session is not None and all(comparison.is_complete for comparison in comparisons):  # not after Ctrl-C
-        with status("measuring the cost of passes for the report"), suppress(KeyboardInterrupt):
+        doing = "measuring the cost of passes for the report"
+        with status(doing, is_logged=True), suppress(KeyboardInterrupt):
             costs = session.costs()
     write_report(path, comparisons, decode=decode, costs=costs)
 

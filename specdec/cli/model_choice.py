@@ -7,8 +7,8 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -66,11 +66,14 @@ class ModelChoice(OptionGroup):
         ),
     ] = "auto"
 
-    def load(self, *strategies: Any) -> tuple[Any, Any]:
+    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
         """Load the model and its tokenizer, in a form that all of the strategies support.
 
         transformers' messages are left out, as they would mix with the text. The built-in model is always run by torch.
         For any other, a line on standard error names the engine if there was a choice.
+
+        Args:
+            is_logged: as for ``status``.
 
         Raises:
             RequestError: for an unavailable device or dtype.
@@ -78,7 +81,7 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         registry, made = _checked(strategies)
-        with status(f"loading {self.model}"):
+        with status(f"loading {self.model}", is_logged):
             source = self._checked_source()
             if self.model == "demo":
                 from specdec import demo
@@ -124,12 +127,33 @@ class ModelChoice(OptionGroup):
                 opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
             return opened
         quieten_transformers()
-        try:
+        with self._naming_built_in():
             return self.read(registry, strategies, source)
+
+    def refuse_missing(self) -> None:
+        """Refuse a path or hub name without a model, before torch and transformers are imported; may ask the hub.
+
+        Raises:
+            ModelError: with the remedy.
+        """
+        from specdec.models.hub import HubAnswer
+        from specdec.models.loading import checked_name
+
+        if self.model not in _BUILT_IN:
+            with self._naming_built_in():
+                HubAnswer.of(checked_name(self.model))
+
+    @contextmanager
+    def _naming_built_in(self) -> Iterator[None]:
+        """Add the built-in model that was probably meant to a ModelError."""
+        from specdec.demo import smollm2
+
+        try:
+            yield
         except ModelError as error:
-            if isinstance(error, HubUnreachableError) and name.endswith(f"/{smollm2.NAME}"):
+            if isinstance(error, HubUnreachableError) and self.model.endswith(f"/{smollm2.NAME}"):
                 raise ModelError(f"{error}; --model smollm2 needs no hub") from error
-            if near := nearest(name, _BUILT_IN):
+            if near := nearest(self.model, _BUILT_IN):
                 raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
             raise
 
@@ -178,7 +202,7 @@ class RankedChoice(ModelChoice):
     def check(self, *strategies: Any) -> None:
         """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
 
-    def load(self, *strategies: Any) -> tuple[Any, Any]:
+    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
         import torch.distributed as dist
 
         from specdec.distributed import group
@@ -187,7 +211,7 @@ class RankedChoice(ModelChoice):
             dist.init_process_group(timeout=timedelta(seconds=_RANK_TIMEOUT))
             self.closing.callback(dist.destroy_process_group)
         try:
-            model, tokenizer = ModelChoice.load(self, *strategies)
+            model, tokenizer = ModelChoice.load(self, *strategies, is_logged=is_logged)
         except ModelError as error:
             if dist.get_rank():  # rank 0 may load it without an error
                 print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)

@@ -1,6 +1,7 @@
 """Progress messages on standard error."""
 
 import io
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from specdec.errors import plural
+
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, ComparisonSession
 
@@ -28,13 +31,18 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 @contextmanager
-def status(doing: str) -> Iterator[Callable[[], None]]:
+def status(doing: str, is_logged: bool = False) -> Iterator[Callable[[], None]]:
     """Show a line on standard error, if that is a terminal, and remove it at the end.
 
     Yields a function that removes it earlier.
+
+    Args:
+        is_logged: print the line if standard error isn't a terminal; for a command that runs for minutes.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
+        if is_logged:
+            console.print(doing, style="dim", highlight=False, markup=False, soft_wrap=True)
         yield lambda: None
         return
     line = Text(f"{doing}…", style="dim", no_wrap=True, overflow="ellipsis")
@@ -88,7 +96,9 @@ def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison
     console = Console(stderr=True)
     if not console.is_terminal:
         total, log = session.plan.num_runs, _Log(console)
-        console.print(f"{total} runs", style="dim", highlight=False)
+        prompts, rows = plural(len(session.plan.prompts), "prompt"), plural(len(session.generators), "row")
+        text = f"{total} runs: {prompts}, {rows}, {plural(session.plan.repeats, 'repeat')}"
+        console.print(text, style="dim", highlight=False)
         return session.run(run_file, on_run=lambda _: log.say(f"{len(session.runs)} of {total} runs are done"))
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=session.plan.num_runs)
@@ -134,6 +144,20 @@ def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
     ) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def settings_tried() -> Iterator[Callable[[str], None]]:
+    """Yield a function to call after each setting that was tried; outside of terminals, a line from time to time."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        log, count = _Log(console), itertools.count(1)
+        yield lambda last: log.say(f"{plural(next(count), 'setting')} tried, last {last}; go on")
+        return
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda last: bar.update(task, advance=1, description=last)
 
 
 class _Log:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from specdec.cli.figures_table import FiguresTable
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
@@ -19,7 +18,7 @@ from specdec.cli.options import (
     check_outputs,
     use_threads,
 )
-from specdec.cli.progress import status
+from specdec.cli.progress import settings_tried, status
 from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
 from specdec.cli.tables import identity_lines, speed_table
 from specdec.errors import RequestError, plural
@@ -63,13 +62,11 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         ComparisonOptions.make(options)
         _check_ready(plot)
         use_threads(threads)
-        loaded, tokenizer = choice.load(setting)
-        with status("trying the model out"):
+        loaded, tokenizer = choice.load(setting, is_logged=True)
+        with status("trying the model out", is_logged=True):
             tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **options)
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        tuning = tuner.run(lambda trial: bar.update(task, advance=1, description=trial.strategy))
+    with settings_tried() as tell:
+        tuning = tuner.run(lambda trial: tell(trial.strategy))
     _print(tuning, tokenizer)
     if plot is not None:
         from specdec.comparison.figures.trade_off import save_trade_off

@@ -11,6 +11,7 @@ from specdec.models.model_files import model_file
 GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
 _LFS_POINTER = b"version https://git-lfs"
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"  # a model has the one or the other
+NO_CONFIG = f"it has no {CONFIG}"
 
 
 def remedy_for_files(name: str) -> str:

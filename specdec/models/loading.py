@@ -12,6 +12,7 @@ from specdec.errors import ModelError, RequestError, nearest, plural, shortened
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
     GIVE_A_MODEL,
+    NO_CONFIG,
     lacks_config,
     remedy_for_files,
 )
@@ -203,7 +204,7 @@ def load_pretrained(
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
-        reason = "the folder has no config.json" if lacks_config(Path(name)) else _reason(error)
+        reason = NO_CONFIG if lacks_config(Path(name)) else _reason(error)
         raise ModelError(f"can't load {name!r}: {here}{reason}. {remedy_for_files(name)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would continue with random numbers instead

@@ -14,9 +14,8 @@ def model_file(name: str, file: str, is_offline: bool) -> Path | None:
     """
     if Path(name).is_dir():
         return Path(name, file) if Path(name, file).is_file() else None
-    from transformers.utils import cached_file
+    from huggingface_hub import hf_hub_download
 
     with suppress(OSError, ValueError):
-        found = cached_file(name, file, local_files_only=is_offline, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found)
+        return Path(hf_hub_download(name, file, local_files_only=is_offline))
     return None

@@ -6,6 +6,7 @@ threads, versions and specdec's own source files, and the fingerprint includes t
 finding is valid as long as its file is found.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -66,18 +67,17 @@ def recalled(
 
 
 def _key_of(notes: Notes, fingerprint: Fingerprint) -> str:
-    """Return the key of the findings about a fingerprint; computed only once while the model is ``unchanging``."""
-    known, question = notes.while_unchanging, (fingerprint, torch.get_num_threads())
-    if known is None:
-        return key_of(fingerprint, _source_files())
-    if question not in known:
-        known[question] = key_of(fingerprint, _source_files())
-    return str(known[question])
+    """Return the key of the findings about a fingerprint; the model's last one is cached, since it takes a while."""
+    question = fingerprint, torch.get_num_threads()
+    if notes.last_key is None or notes.last_key[0] != question:
+        notes.last_key = question, key_of(fingerprint, _source_files())
+    return notes.last_key[1]
 
 
 def _source_files() -> tuple[int, int, int]:
     """Return the number, total size and last change of specdec's files, so that an edited probe runs again."""
-    facts = [path.stat() for path in Path(specdec.__file__).parent.rglob("*.py")]
+    folders = os.walk(Path(specdec.__file__).parent)  # in half the time of pathlib, which every start would wait for
+    facts = [Path(folder, name).stat() for folder, _, names in folders for name in names if name.endswith(".py")]
     return len(facts), sum(each.st_size for each in facts), max(each.st_mtime_ns for each in facts)
 
 

@@ -125,7 +125,7 @@ def read_model(
     try:
         loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
     except ModelError as error:
-        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason != why_failed(error))
+        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason not in str(error))
         if not others:
             raise
         raise ModelError(f"{error}. Backends passed over before torch: {others}") from error

@@ -373,6 +373,21 @@ def test_wrong_usage_exits_with_2(run: Any, arguments: tuple[str, ...], fault: s
     assert fault in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("generate", PROMPT, "--max-new-tokens", "abc"), "--max-new-tokens 'abc': give a whole number"),
+        (("compare", "jacobi", "--temperature", "hot\n"), "--temperature 'hot\\n': give a number"),
+        (("serve", "--port", "70000"), "--port '70000': it must be at most 65535"),
+        (("compare", "jacobi", "--threads", "0"), "--threads '0': it must be at least 1"),
+    ],
+)
+def test_a_value_of_an_option_is_refused_in_one_line_with_what_was_given(
+    run: Any, arguments: tuple[str, ...], fault: str
+) -> None:
+    assert run(*arguments) == (2, "", f"error: {fault}\n")
+
+
 def test_as_a_process_it_reads_a_pipe_writes_one_without_escape_codes_and_imports_nothing_that_others_need(
     built_in: tuple[Any, Any],
 ) -> None:

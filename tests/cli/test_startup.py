@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from specdec.cli import app
 from tests.support.fresh_process import modelling, run_commands
 
@@ -21,9 +23,19 @@ def test_help_and_misspelt_commands_and_options_import_no_library_that_takes_lon
     assert ended[-1].modules & SLOW_TO_IMPORT == set()
 
 
-def test_a_prompt_that_is_not_there_and_a_file_that_can_not_be_read_import_no_torch() -> None:
-    ended = run_commands([["generate", ""], ["generate", "--file", "no/such/file"], ["demo", "--max-new-tokens", "0"]])
-    assert [command.code for command in ended] == [2, 2, 2]
+def test_a_prompt_a_file_or_a_model_that_is_not_there_imports_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    commands = [["generate", ""], ["generate", "--file", "no/such/file"], ["demo", "--max-new-tokens", "0"]]
+    models = {
+        "/no/such/model": "there is no such folder. Give",
+        "no/such": "there is no such folder here, it isn't in the hub's cache, and the hub can't be reached",
+        "no such": "it can't be a hub name",
+        "smolm2": "; did you mean --model smollm2?",
+    }
+    ended = run_commands([*commands, *(["demo", "--model", model] for model in models)])
+    assert [command.code for command in ended] == [2] * 7
+    for command, fault in zip(ended[3:], models.values(), strict=True):
+        assert fault in command.err
     assert ended[-1].modules & {"torch", "transformers"} == set()
 
 

@@ -93,17 +93,16 @@ def test_the_next_turn_continues_from_a_kept_state(name: str, num_tokens: int) -
 def test_each_turn_of_a_chat_is_the_text_from_scratch_where_time_steps_are_limited_in_prompts() -> None:
     model, settings = families.make(*families.STATES["nemotron_h"]), {"eos_token_id": ()}
     kept, fresh = (Generator(model, proposer="autoregressive") for _ in range(2))
-    rng, num_reused = random.Random(1), 0
-    for _ in range(3):
-        text = list[int]()
+    for seed in (3, 4):  # with other seeds the text seldom changes if states after generated tokens are reused
+        rng, text, num_reused = random.Random(seed), list[int](), list[int]()
         with kept.open_batch(max_prefix_bytes=1 << 24) as batch:
             for num_added, num_tokens in ((20, 80), (25, 20), (5, 30)):
                 text += random_text(rng, families.VOCAB, num_added)
                 ((tokens, copied),) = decode(batch, [text], max_new_tokens=num_tokens, **settings)
                 assert tokens == list(fresh.generate(text, max_new_tokens=num_tokens, **settings).token_ids)
                 text += tokens
-                num_reused += copied
-    assert num_reused == 3 * (_BLOCK + 4 * _BLOCK)
+                num_reused.append(copied)
+        assert num_reused == [0, _BLOCK, 4 * _BLOCK]
 
 
 def test_a_block_that_is_known_gets_a_state_that_a_later_row_has() -> None:

@@ -198,7 +198,7 @@ def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
 
 
 @pytest.mark.parametrize("strategies", [STRATEGIES, DRAFTERS], ids=["all", "drafters"])
-@settings(max_examples=200)
+@settings(max_examples=70)
 @given(data=st.data(), max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6), packs_rows=st.booleans())
 def test_random_schedules_change_no_text(
     toy: Rig, strategies: Sequence[str], data: st.DataObject, max_batch_size: int, chunk: int, packs_rows: bool

@@ -65,7 +65,7 @@ def test_a_folder_of_models_is_answered_with_the_newest(
     os.utime(tmp_path / older, (0, 0))
     with pytest.raises(ModelError) as caught:
         load_pretrained(str(tmp_path), tokenizer=object())
-    answer = f"the folder has no config.json. Give the newest checkpoint in it, '{tmp_path / inner}'"
+    answer = f"it has no config.json. Give the newest checkpoint in it, '{tmp_path / inner}'"
     assert str(caught.value) == f"can't load '{tmp_path}': {answer}"
     weights = "model.safetensors" if config == "config.json" else "adapter_model.safetensors"
     shutil.copy(folder / "model.safetensors", tmp_path / weights)

@@ -3,15 +3,15 @@
 import pkgutil
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
 import transformers
-import transformers.utils
 from huggingface_hub import ModelInfo
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from specdec import Generator, ModelError
 from specdec.models import gguf_file
@@ -79,13 +79,40 @@ def test_a_name_of_the_command_line_is_answered_with_functions_that_exist_and_a_
 def test_without_a_network_the_cache_serves(
     load: Any, config: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformers.utils, "cached_file", lambda _, file, **__: file if file == config else None)
+    def hf_hub_download(name: str, file: str, local_files_only: bool) -> str:
+        if (name, file, local_files_only) != ("owner/model", config, True):
+            raise LocalEntryNotFoundError(file)
+        return file
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
     with pytest.raises(ModelError, match="that is all"):
         load("owner/model")
     assert asked == [True]
 
 
-@pytest.mark.parametrize("answer", [None, HFValidationError("not a name")])
+ANSWERED: Any = SimpleNamespace(headers={}, request=None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (HFValidationError("Repo id must use alphanumeric chars.\nMore"), "it can't be a hub name: Repo id must use"),
+        (RepositoryNotFoundError("404", response=ANSWERED), "the hub shows you no model of that name. Check the name"),
+    ],
+)
+def test_a_name_that_the_hub_lacks_is_refused_before_transformers(
+    answer: Exception, told: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model_info(*_: Any, **__: Any) -> None:
+        raise answer
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    with pytest.raises(ModelError, match=re.escape(f"there is no such folder here, and {told}")):
+        load_pretrained("owner/model")
+    assert asked == []
+
+
+@pytest.mark.parametrize("answer", [None, GatedRepoError("403", response=ANSWERED)])
 def test_a_hub_that_answers_is_asked_by_transformers(
     answer: Exception | None, asked: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

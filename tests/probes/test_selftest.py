@@ -17,23 +17,36 @@ from specdec.target import Target
 from tests.support import families, planted
 
 FAMILIES = ("llama", "gemma2", "gpt2", "mixtral")
-DTYPES = (torch.float32, torch.bfloat16)
-SAMPLE = [(2, torch.float32), (2, torch.bfloat16), (16, torch.bfloat16)]
+SIZES = [(2, torch.float32), (2, torch.bfloat16), (16, torch.bfloat16)]
+COMPILERS = (DenseCompiler(), ExactCompiler())
+
+# Each model meets one compiler, each family and each size both.
+RIGHT = [
+    pytest.param((name, *size), compiler, id=f"{name}-{size}-{compiler!r}")
+    for row, name in enumerate(FAMILIES)
+    for size, compiler in zip(SIZES, COMPILERS[row % 2 :] + COMPILERS[: 1 + row % 2], strict=True)
+]
+# Each mistake meets each family and each size.
+MISTAKES = [
+    pytest.param((name, *size), mistake, id=f"{name}-{size}-{mistake}")
+    for row, name in enumerate(FAMILIES)
+    for mistake, size in zip(planted.BACKENDS, (SIZES[row:] + 3 * SIZES)[: len(planted.BACKENDS)], strict=True)
+]
 
 
-@pytest.fixture(scope="module", params=[(n, k, d) for n in FAMILIES for k, d in SAMPLE], ids=str)
+@pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     name, layers, dtype = request.param
     return families.deep(name, layers, has_spikes=True).to(dtype)
 
 
-@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()], ids=repr)
+@pytest.mark.parametrize(("model", "compiler"), RIGHT, indirect=["model"])
 def test_a_right_model_with_large_activations_is_taken_with_trees(model: PreTrainedModel, compiler: Any) -> None:
     backend = examine(HFBackend.load(model, compiler))
     assert backend.shapes.takes_trees, backend.reason
 
 
-@pytest.mark.parametrize("mistake", planted.BACKENDS)
+@pytest.mark.parametrize(("model", "mistake"), MISTAKES, indirect=["model"])
 def test_a_mistake_in_the_slots_of_the_cache_is_found(model: PreTrainedModel, mistake: str) -> None:
     backend = planted.BACKENDS[mistake](model, DenseCompiler())
     fault = probe(Target(backend, DenseCompiler()), model).fault

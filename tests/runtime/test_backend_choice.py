@@ -174,6 +174,13 @@ def test_a_folder_that_torch_can_not_load_either_raises_both_reasons(
         quietly(str(tmp_path))
 
 
+def test_a_reason_that_torch_gives_too_is_not_repeated(install: Install, tmp_path: Path) -> None:
+    install(declines="it has no config.json")
+    with pytest.raises(ModelError, match=r"it has no config\.json") as caught:
+        quietly(str(tmp_path))
+    assert str(caught.value).count("no config.json") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from specdec import ModelError
-from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
+from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, NO_CONFIG
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource
 from specdec.models.model_files import model_file
@@ -35,9 +35,12 @@ def _why_not_checkpoint(source: ModelSource, device: str) -> str:
     is_offline = source.hub_answer().is_offline
     if model_file(source.name, ADAPTER_CONFIG, is_offline) is not None:
         return "the folder holds an adapter of another model"
-    config = _config(model_file(source.name, CONFIG, is_offline))
+    file = model_file(source.name, CONFIG, is_offline)
+    if file is None:
+        return NO_CONFIG
+    config = _config(file)
     if not config:
-        return f"{CONFIG} is missing, empty or invalid"
+        return f"{CONFIG} is empty or invalid"
     if "quantization_config" in config:
         return "the checkpoint is quantised, and its layers compute in their own way"
     return _why_not_in(
@@ -60,9 +63,9 @@ def _why_not_in(dtype: object, device: str) -> str:
     return ""
 
 
-def _config(file: Path | None) -> dict[str, Any]:
+def _config(file: Path) -> dict[str, Any]:
     """Return a model's configuration; {} if it can't be read."""
     with suppress(OSError, ValueError):
-        if file is not None and isinstance(config := json.loads(file.read_text(encoding="utf-8")), dict):
+        if isinstance(config := json.loads(file.read_text(encoding="utf-8")), dict):
             return config
     return {}

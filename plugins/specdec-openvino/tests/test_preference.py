@@ -71,7 +71,15 @@ def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: py
     assert "an adapter of another model" in declined(folder)
     assert "the model is to be on cuda" in OpenVINOBackend.declines(ModelSource(str(folder / "x.gguf"), "cuda"))
     assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
-    assert "config.json is missing" in OpenVINOBackend.declines(ModelSource(str(folder.parent / "nowhere"), "cpu"))
+    (folder / "adapter_config.json").unlink()
+    (folder / "config.json").write_text("{")
+    assert OpenVINOBackend.declines(ModelSource(str(folder), "cpu")) == "config.json is empty or invalid"
+
+
+def test_a_folder_without_a_configuration_is_refused_with_one_reason(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"it has no config\.json") as caught:
+        Generator(str(tmp_path), TOKENIZER)
+    assert "openvino" not in str(caught.value)
 
 
 def test_a_dtype_that_the_device_lacks_is_declined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
