@@ -9,8 +9,9 @@ writes the text as it stands, so drafts are accepted as far as they are right. T
 - ``specdec``: a step of specdec's scheduler, the phases that draft: ``propose``, ``observe`` and ``learn``.
 - ``vllm``: a call of specdec's proposer class by vLLM. Drafts are chains of up to eight tokens.
 
-``auto`` is measured with drafts that cost nothing, so that it drafts in every step, and with drafts that never pay. The
-first step, which reads the prompt, is reported apart.
+``auto`` is measured with drafts that cost nothing, so that it drafts in every step, with drafts that never pay, and by
+the costs of passes on an H100, which draft as many nodes as pay there. The first step, which reads the prompt, is
+reported apart.
 """
 
 import argparse
@@ -51,15 +52,22 @@ from specdec.target import Target
 from specdec.testing import toy_host
 from specdec.verifiers.match import MatchVerifier
 
-Steps = Iterator[tuple[float, int]]
+Steps = Iterator[tuple[float, int, int]]  # seconds of drafting, emitted tokens and drafted nodes of a step
 
 CONTEXT, NUM_DRAFTED = 4096, 8
 FREE, STEEP = Costs((1, 1 << 20), (1.0, 1.0), 1.0), Costs((1, 1 << 20), (1.0, float(1 << 20)), 1.0)
+# SmolLM2-135M-Instruct in bfloat16 by CUDA graphs (notebook of 2026-11-26, "On a GPU"); extrapolated beyond 128 nodes.
+H100 = Costs(
+    (1, 2, 4, 8, 16, 32, 64, 128),
+    (4.16e-3, 4.47e-3, 4.56e-3, 4.61e-3, 4.76e-3, 4.97e-3, 5.03e-3, 5.13e-3),
+    plain=4.16e-3,
+)
 STRATEGIES: dict[str, tuple[str, Costs]] = {  # strategies, and what passes cost
     "prompt_lookup": ("prompt_lookup", FREE),
     "suffix": ("suffix", FREE),
     "auto, all drafts pay": ("auto:clock=false", FREE),
     "auto, no draft pays": ("auto:clock=false", STEEP),
+    "auto, costs of an H100": ("auto:clock=false", H100),
 }
 _DOCUMENTS = "specdec/**/*.py", "docs/*.md", "tests/**/*.py", "benchmarks/**/*.py"
 
@@ -75,6 +83,7 @@ class Row:
     median: float
     mean: float
     tokens_per_step: float
+    nodes_per_step: float
 
 
 def corpus() -> tuple[list[int], int]:
@@ -140,7 +149,7 @@ class _TimedEngine(Engine):
 
 
 def in_specdec(strategy: str, costs: Costs, written: Sequence[Sequence[int]], vocab_size: int) -> Steps:
-    """Yield the seconds of drafting and the number of emitted tokens of each step of specdec's own loop."""
+    """Yield the figures of each step of specdec's own loop."""
     proposer, compiler = load_plugins().make("proposers", strategy), _Unmasked()
     engine = _TimedEngine(proposer.bind(replace(toy_host(vocab_size, reads_q=False), costs=lambda: costs)))
     plan = RequestPlan(Strategy(strategy, engine, proposer.wants()), MatchVerifier(), Settings(max_new_tokens=1 << 20))
@@ -149,7 +158,9 @@ def in_specdec(strategy: str, costs: Costs, written: Sequence[Sequence[int]], vo
     batch = Batch(target, requests, {}, plan.verifier, Contexts(target))
     while True:
         record = step(replace(batch, seconds={}))
-        yield record.seconds["propose"] + engine.seconds, sum(len(each.tokens) for each in record.outcomes)
+        num_nodes = sum(len(each.tree) - 1 for each in record.outcomes if each.tree is not None)
+        num_tokens = sum(len(each.tokens) for each in record.outcomes)
+        yield record.seconds["propose"] + engine.seconds, num_tokens, num_nodes
 
 
 def _request(plan: RequestPlan, prompt: list[int], target: Target) -> RequestState:
@@ -163,7 +174,7 @@ def _request(plan: RequestPlan, prompt: list[int], target: Target) -> RequestSta
 
 
 def in_vllm(strategy: str, costs: Costs, written: Sequence[Sequence[int]], vocab_size: int) -> Steps:
-    """Yield the seconds of a call for drafts and the number of emitted tokens of each step of vLLM's loop."""
+    """Yield the figures of each step of vLLM's loop; its draft is verified in the next one."""
     from specdec_vllm import Proposer
 
     model = SimpleNamespace(
@@ -185,7 +196,7 @@ def in_vllm(strategy: str, costs: Costs, written: Sequence[Sequence[int]], vocab
         began = time.perf_counter()
         drafts = proposer.propose(emitted, lengths, tokens)
         seconds = time.perf_counter() - began
-        yield seconds, sum(map(len, emitted))
+        yield seconds, sum(map(len, emitted)), sum(map(len, drafts))
         emitted = [
             _verified(draft, text, int(length)) for draft, text, length in zip(drafts, written, lengths, strict=True)
         ]
@@ -206,14 +217,15 @@ def measure(loop: str, strategy: str, written: Sequence[Sequence[int]], vocab_si
     """Measure a strategy with a row for each text."""
     (name, costs), num_rows = STRATEGIES[strategy], len(written)
     steps = list(islice(LOOPS[loop](name, costs, written, vocab_size), num_steps + 1))
-    micros = [seconds * 1e6 / num_rows for seconds, _ in steps]
-    tokens = statistics.fmean(number for _, number in steps[1:]) / num_rows
-    return Row(loop, strategy, num_rows, micros[0], statistics.median(micros[1:]), statistics.fmean(micros[1:]), tokens)
+    micros = [seconds * 1e6 / num_rows for seconds, *_ in steps]
+    median, mean = statistics.median(micros[1:]), statistics.fmean(micros[1:])
+    tokens, nodes = (statistics.fmean(step[place] for step in steps[1:]) / num_rows for place in (1, 2))
+    return Row(loop, strategy, num_rows, micros[0], median, mean, tokens, nodes)
 
 
 def report(rows: Sequence[Row]) -> str:
     """A table with a line for each loop, strategy and number of rows."""
-    heading = ["loop", "strategy", "rows", "us per row: median", "mean", "first step", "tokens/step"]
+    heading = ["loop", "strategy", "rows", "us per row: median", "mean", "first step", "tokens/step", "nodes/step"]
     lines = [
         [
             each.loop,
@@ -223,6 +235,7 @@ def report(rows: Sequence[Row]) -> str:
             f"{each.mean:.1f}",
             f"{each.first:.0f}",
             f"{each.tokens_per_step:.2f}",
+            f"{each.nodes_per_step:.1f}",
         ]
         for each in rows
     ]
