@@ -57,8 +57,9 @@ def audit(
             "audit verifier='match', or decode at temperature 0"
         )
     # A custom mask may be at fault, so plain decoding uses the built-in one of the same numerics.
-    exact = (kind() for kind in (ExactCompiler, SlotTableCompiler) if isinstance(generator.mask, kind))
-    mask = next(exact, DenseCompiler())
+    mask = generator.mask
+    if type(mask) not in {ExactCompiler, SlotTableCompiler}:
+        mask = ExactCompiler() if generator.numerics.mode == "exact" else DenseCompiler()
     # Rounded weights make another model, with which the strategy is compared.
     weights = generator.weights.kernel if generator.weights.lossy else "auto"
     with warnings.catch_warnings():

@@ -129,10 +129,13 @@ class HFBackend(Backend):
         return cls(model, compiler)
 
     def refresh(self) -> None:
-        if torch.get_num_threads() > 1:
-            refuse_fork(self._process, ONE_THREAD)
+        self._refuse_fork()
         with lock_of(self.model):
             self._replay.refresh()
+
+    def _refuse_fork(self) -> None:
+        if torch.get_num_threads() > 1:
+            refuse_fork(self._process, ONE_THREAD)
 
     def open(self, capacity: int) -> None:
         self.refresh()

@@ -76,18 +76,27 @@ class Inputs:
     columns: torch.Tensor
     masks: dict[str, torch.Tensor]
 
-    def padded(self, num_rows: int) -> "Inputs":
-        """Return the inputs with the last row repeated, which writes the same numbers to the same slots again."""
+    def padded(self, num_rows: int, has_row_numbers: bool) -> "Inputs":
+        """Return the inputs with the last row repeated.
+
+        With row numbers the copies read and write the last row itself, whose slots get the same numbers again.
+        Otherwise they write to the rows that follow in the cache, and each node sees itself alone.
+        """
         if num_rows == len(self.input_ids):
             return self
-        order = torch.arange(num_rows, device=self.rows.device).clamp(max=len(self.input_ids) - 1)
+        numbers = torch.arange(num_rows, device=self.rows.device)
+        order = numbers.clamp(max=len(self.input_ids) - 1)
+        masks = {kind: mask[order] for kind, mask in self.masks.items()}
+        for mask in () if has_row_numbers else masks.values():
+            own = mask[len(self.input_ids) :].fill_(torch.finfo(mask.dtype).min)
+            own.scatter_(3, self.slots[-1:, None, :, None].expand(*own.shape[:3], 1), 0.0)
         return Inputs(
             input_ids=self.input_ids[order],
             positions=self.positions[order],
-            rows=self.rows[order],
+            rows=self.rows[order] if has_row_numbers else self.rows[0] + numbers[:, None],
             slots=self.slots[order],
             columns=self.columns,
-            masks={kind: mask[order] for kind, mask in self.masks.items()},
+            masks=masks,
         )
 
     def owned(self) -> "Inputs":
@@ -125,14 +134,17 @@ class StaticBackend(HFBackend):
 
     @classmethod
     def accepts(cls, model: object) -> bool:
-        return super().accepts(model) and _place_of_all(model) == "cuda"
+        """Return True for a model on one GPU whose passes can be captured: one without hooks."""
+        if not isinstance(model, PreTrainedModel):
+            return False
+        return _place_of_all(model) == "cuda" and not are_hooked([*model.modules()])
 
     def refresh(self) -> None:
         """Drop all graphs if the model's modules were replaced or changed, or its weights moved.
 
         Replays would skip hooks and replaced forwards: models with any aren't captured.
         """
-        super().refresh()
+        self._refuse_fork()
         modules = list(self.model.modules())
         weights = chain(self.model.parameters(), self.model.buffers())
         with lock_of(self.model):  # passes switch the configured attention
@@ -195,8 +207,12 @@ class StaticBackend(HFBackend):
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
         inputs = self._inputs(layout)
-        # Requests end one by one: fewer numbers of rows are fewer graphs. A dense mask's rows must be in the cache.
-        return inputs.padded(power_of_two(len(layout.lengths))) if place.has_row_numbers else inputs
+        # Requests end one by one: fewer numbers of rows are fewer graphs.
+        num_rows = power_of_two(len(layout.lengths))
+        is_last = first + len(layout.lengths) >= len(self._cache.lengths)  # rows after these aren't open
+        if place.has_row_numbers or (is_last and first + num_rows <= place.num_rows):
+            return inputs.padded(num_rows, place.has_row_numbers)
+        return inputs
 
     def _replayed(self, inputs: Inputs, hidden: tuple[int, ...]) -> Outputs:
         """The logits and hidden states of a pass: a graph's replay, from the second pass of a shape on."""
@@ -254,8 +270,7 @@ def _place_of(tensor: torch.Tensor) -> object:
     return tensor.data_ptr() if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
 
 
-def _place_of_all(model: object) -> str:
+def _place_of_all(model: PreTrainedModel) -> str:
     """Return the type of the device that holds a whole model, "" if several do."""
-    assert isinstance(model, PreTrainedModel), "a model of transformers"
     devices = {weight.device for weight in chain(model.parameters(), model.buffers())}
     return next(iter(devices)).type if len(devices) == 1 else ""

@@ -62,7 +62,7 @@ class ModelChoice(OptionGroup):
         str,
         typer.Option(
             help="the engine that runs the model: hf (torch), static (CUDA graphs on a GPU) or an installed one, such "
-            "as openvino; auto: openvino on CPUs where it is installed and can run the model, else hf"
+            "as openvino; auto: openvino on CPUs where it is installed and can run the model, static on GPUs, else hf"
         ),
     ] = "auto"
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 import specdec
 
 _CGROUP = Path("/sys/fs/cgroup")
+_GPU_LIBRARIES = "triton", "nvidia-cublas", "nvidia-cublas-cu12"  # the last two are one library's names
 _LIMITS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -51,14 +52,24 @@ def computes_in_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
 
 
+def _version(package: str) -> str:
+    """Return a package's version; "" if it isn't installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 def key_of(*facts: object) -> str:
     """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
 
     The key changes with the processor, its usable cores and instructions, GPUs, torch's threads, and the versions of
-    specdec, torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
+    specdec, torch and transformers, and on GPUs of cuBLAS and Triton. Facts are compared by ``repr``: pass
+    numbers, texts and tuples of them.
     """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    gpus += [*map(_version, _GPU_LIBRARIES)] if gpus else []
     machine = processor_name(), cores, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), *gpus
     versions = specdec.__version__, torch.__version__, version("transformers")  # reading a version takes a millisecond
     return blake2b(repr((machine, versions, facts)).encode(), digest_size=16).hexdigest()

@@ -19,6 +19,7 @@ _IS_MEAN: Mapping[Callable[..., Any], bool] = {
     torch.mean: True,
     torch.Tensor.mean: True,
 }
+_NAMES = {"axis": "dim", "input": "x"}
 _LINEAR = torch.nn.functional.linear
 _DTYPES = torch.float32, torch.bfloat16, torch.float16
 
@@ -29,8 +30,8 @@ class Kernels(Protocol):
     def sums(self, rows: torch.Tensor, is_mean: bool) -> torch.Tensor:
         """Return the sums of rows, (rows, size), or their means, in float32: (rows,)."""
 
-    def products(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Return the products of rows, (rows, inputs), with a matrix, (outputs, inputs), in the rows' dtype."""
+    def products(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the products of rows, (rows, inputs), with a matrix, (outputs, inputs), plus the bias, (outputs,)."""
 
 
 def has_kernels(device: object) -> bool:
@@ -41,7 +42,7 @@ def has_kernels(device: object) -> bool:
 def independent_rows(device: torch.device, products: bool = False) -> AbstractContextManager[object]:
     """Return the context in which sums and means over the last dimension have independent rows.
 
-    On CPUs torch's own have; on GPUs without Triton nothing is changed.
+    On CPUs torch's own sums do; on GPUs without Triton nothing is changed.
 
     Args:
         products: linear layers, too. Products with up to 16 rows take about as long as cuBLAS's, those with hundreds
@@ -51,22 +52,27 @@ def independent_rows(device: torch.device, products: bool = False) -> AbstractCo
         return nullcontext()
     from specdec.models import independent_rows_kernels  # Triton is there with torch for CUDA alone
 
-    return IndependentRows(independent_rows_kernels, products)
+    return IndependentRows(independent_rows_kernels, device.type, products)
 
 
 class IndependentRows(TorchFunctionMode):
-    """Replaces sums and means over the last dimension, and linear layers if ``products``."""
+    """Replaces sums and means over the last dimension, and linear layers if ``products``.
 
-    def __init__(self, kernels: Kernels, products: bool) -> None:
+    Norms of vectors, variances and products of other kinds are torch's own.
+    """
+
+    def __init__(self, kernels: Kernels, device_type: str, products: bool) -> None:
         super().__init__()
-        self._kernels, self._has_products = kernels, products
+        self._kernels, self._device_type, self._has_products = kernels, device_type, products
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, found = kwargs or {}, None
-        if func in _IS_MEAN and not kwargs.keys() - {"dim", "keepdim"}:
-            found = self._sum(_IS_MEAN[func], *args, **kwargs)
+        if func in _IS_MEAN:
+            named = {_NAMES.get(name, name): value for name, value in kwargs.items()}
+            if not named.keys() - {"x", "dim", "keepdim"}:
+                found = self._sum(_IS_MEAN[func], *args, **named)
         elif func is _LINEAR and self._has_products:
             found = self._linear(*args, **kwargs)
         return func(*args, **kwargs) if found is None else found
@@ -74,7 +80,7 @@ class IndependentRows(TorchFunctionMode):
     def _sum(self, is_mean: bool, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor | None:
         """Return the sum or mean; None for those that torch computes."""
         dims = tuple(dim) if isinstance(dim, Sequence) else (dim,)
-        if dims not in {(-1,), (x.dim() - 1,)} or x.dtype not in _DTYPES:
+        if not self._is_covered(x) or dims not in {(-1,), (x.dim() - 1,)}:
             return None
         sums = self._kernels.sums(x.reshape(-1, x.shape[-1]), is_mean).to(x.dtype)
         return sums.view(*x.shape[:-1], 1) if keepdim else sums.view(x.shape[:-1])
@@ -87,7 +93,10 @@ class IndependentRows(TorchFunctionMode):
     ) -> torch.Tensor | None:
         """Return the product, plus the bias; None for those that torch computes."""
         is_plain = type(weight) in {torch.Tensor, torch.nn.Parameter}
-        if not is_plain or weight.dim() != 2 or input.dtype not in _DTYPES or input.dtype != weight.dtype:
+        if not is_plain or not self._is_covered(input) or weight.dim() != 2 or input.dtype != weight.dtype:
             return None
-        rows = self._kernels.products(input.reshape(-1, input.shape[-1]), weight)
-        return (rows if bias is None else rows + bias).view(*input.shape[:-1], len(weight))
+        rows = self._kernels.products(input.reshape(-1, input.shape[-1]), weight, bias)
+        return rows.view(*input.shape[:-1], len(weight))
+
+    def _is_covered(self, x: torch.Tensor) -> bool:
+        return x.device.type == self._device_type and x.dtype in _DTYPES and x.dim() > 0 and x.numel() > 0

@@ -8,7 +8,7 @@ way, and norms, whose sums torch divides among a GPU's threads by how many there
 
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +56,7 @@ def probe_products(
         with without_gradients(runs_in_inference_mode(model)), operations or nullcontext():
             return _probe(model, seconds)
     except Exception as error:  # a third party's layers
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) and model.device.type == "cpu":
             raise
         return Products(
             1, most_rows(False, model.device), f"its layers can't be tested one by one: {in_one_line(error)}"
@@ -64,6 +64,8 @@ def probe_products(
 
 
 def _probe(model: PreTrainedModel, seconds: float) -> Products:
+    if model.device.type != "cpu" and (name := _untested(model)):
+        return Products(1, most_rows(False, model.device), f"rows of {name} can't be tested on their own")
     layers = list(_distinct(model))
     is_quick = seconds > NUM_TRIED * _seconds_of_a_pass([layer for _, layer in layers])
     multiple = 1
@@ -95,19 +97,39 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
     yield from _norms(model)
 
 
-def _norms(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
-    """Yield one norm of each kind and width.
+def _untested(model: PreTrainedModel) -> str:
+    """Return the name of a layer that multiplies and that isn't tested, or "".
 
-    They are given float32, which they compute in: rounding to half precision would hide other bits in most rows.
+    On CPUs the walk's few passes would show other bits. In half precision on GPUs they wouldn't.
+    """
+    tested = torch.nn.Linear, torch.nn.Embedding, Conv1D
+    for name, module in model.named_modules():
+        weights = [weight for weight in module._parameters.values() if weight is not None]
+        is_product = any(weight.dim() > 1 for weight in weights) and not isinstance(module, tested)
+        if is_product and not is_quantised(module):
+            return str(name)
+        if name.endswith("kv_b_proj"):  # it multiplies the whole cache, whose size changes
+            return str(name)
+    return ""
+
+
+def _norms(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
+    """Yield one norm of each kind and width, in the model's dtype and in float32.
+
+    Norms compute in float32, and rounding to half precision would hide other bits in most rows; torch's fused ones have
+    a kernel for each dtype.
     """
     norms = dict[tuple[type, int], torch.nn.Module]()
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if type(module).__name__.endswith("Norm") and isinstance(weight, torch.Tensor) and weight.dim() == 1:
+        if "Norm" in type(module).__name__ and isinstance(weight, torch.Tensor) and weight.dim() == 1:
             norms.setdefault((type(module), len(weight)), module)
     for (cls, width), norm in norms.items():
-        copied = deepcopy(norm).float()
-        yield f"a {cls.__name__} of {width} numbers", RowFunction(copied, width, torch.float32, model.device)
+        for dtype in {model.dtype, torch.float32}:
+            function = RowFunction(deepcopy(norm).to(dtype), width, dtype, model.device)
+            with suppress(TypeError):  # some take more than rows
+                function.run(function.rows(1))
+                yield f"a {cls.__name__} of {width} numbers", function
 
 
 def _kind_of(module: torch.nn.Module) -> Hashable | None:
@@ -157,4 +179,6 @@ def _seconds_of_a_pass(layers: Sequence[RowFunction]) -> float:
     began = time.perf_counter()
     for layer, rows in zip(layers, inputs, strict=True):
         layer.run(rows)
+    if layers and layers[0].device.type == "cuda":
+        torch.cuda.synchronize(layers[0].device)
     return time.perf_counter() - began

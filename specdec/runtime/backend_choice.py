@@ -36,10 +36,13 @@ class ChosenBackend:
 
         try:
             backend = examine(self.cls.load(model, compiler, self.options))
-        except ModelError:
+        except ModelError as error:
             if self.otherwise is None:
                 raise
-            return self.otherwise.load(model, compiler)
+            try:
+                return self.otherwise.load(model, compiler)
+            except ModelError as other:
+                raise other from error
         backend.options = self.options
         return backend
 

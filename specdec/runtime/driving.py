@@ -52,15 +52,22 @@ def drive(
                 continue
             if numerics.is_bit_exact or not must_be_exact:
                 if why_inexact and not must_be_exact:
-                    numerics = replace(numerics, inexact=f"exact numerics are unavailable: {why_inexact}")
+                    numerics = replace(numerics, inexact=f"exact numerics are unavailable: {why_inexact}{_hint(model)}")
                 return weights, target, numerics
             target.close()
             failed[weights.kernel] = numerics.inexact
         if must_be_exact:
             reasons = list(failed.values())
-            why_inexact = reasons[0]
+            why_inexact = why_inexact or reasons[0]
             fault = ModelError(f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'")
     raise fault
+
+
+def _hint(model: Any) -> str:
+    """Return what else may make a model exact, or ""."""
+    if not has_kernels(getattr(model, "device", None)):
+        return ""
+    return "; numerics='exact' computes linear layers by a kernel of its own, which reads long prompts more slowly"
 
 
 def _compilers(mode: Mode, model: Any) -> Iterator[Compiler]:

@@ -293,3 +293,30 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
     automatic = Generator(llama, backend="static").numerics
     assert (automatic.mode, automatic.is_bit_exact) == ("fast", False)
     assert "exact numerics on GPUs with Triton only" in automatic.inexact
+
+
+def test_batches_of_other_sizes_share_shapes_and_leave_closed_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, call = set[int](), StaticBackend._call
+
+    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+        shapes.add(len(inputs.input_ids))
+        return call(self, inputs, hidden)
+
+    monkeypatch.setattr(StaticBackend, "_call", noting)
+    model = families.make(*families.TREES["gemma3"])
+    prompts, lengths = [[1, 2, 3], [4, 5], [6], [7, 8, 9], [10]], (3, 12, 6, 15, 9)
+    with Generator(model, backend="hf", numerics="fast", proposer="prompt_lookup") as plain:
+        texts = [
+            plain.generate(prompt, max_new_tokens=length).token_ids
+            for prompt, length in zip(prompts, lengths, strict=True)
+        ]
+    with Generator(model, backend="static", numerics="fast", proposer="prompt_lookup") as generator:
+        with generator.open_batch() as batch:
+            for prompt, length in zip(prompts, lengths, strict=True):
+                batch.add(prompt, max_new_tokens=length)
+            found = dict[int, list[int]]()
+            while record := batch.advance():
+                for outcome in record.outcomes:
+                    found.setdefault(outcome.request, []).extend(outcome.tokens)
+        assert [*map(tuple, found.values())] == texts
+    assert shapes <= {1, 2, 4, 8}

@@ -24,9 +24,9 @@ class Noted:
         self.calls.append(("mean" if is_mean else "sum", tuple(rows.shape)))
         return rows.float().mean(-1) if is_mean else rows.float().sum(-1)
 
-    def products(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def products(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         self.calls.append(("product", tuple(rows.shape)))
-        return rows @ weight.T
+        return rows @ weight.T if bias is None else rows @ weight.T + bias
 
 
 def check(kernels: Kernels) -> None:
@@ -35,7 +35,7 @@ def check(kernels: Kernels) -> None:
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 1e-2)):
         x = torch.randn(2, 5, 300, generator=draw).to(dtype)
         weight, bias = (torch.randn(*shape, generator=draw).to(dtype) for shape in ((70, 300), (70,)))
-        with IndependentRows(kernels, products=True):
+        with IndependentRows(kernels, "cpu", products=True):
             found = x.square().mean(-1, keepdim=True), x.sum(dim=2), torch.sum(x, (-1,)), linear(x / 17, weight, bias)
         exact = x.double()
         sums = exact.sum(-1)
@@ -52,15 +52,16 @@ def check(kernels: Kernels) -> None:
 
 def test_sums_over_the_last_dimension_and_linear_layers_are_replaced() -> None:
     noted, x, weight = Noted(), torch.randn(2, 5, 8), torch.randn(3, 8)
-    with IndependentRows(noted, products=True):
-        x.mean(-1), x.sum(2), torch.mean(x, dim=-1, keepdim=True), linear(x, weight), torch.nn.Linear(8, 4)(x)
+    with IndependentRows(noted, "cpu", products=True):
+        x.mean(-1), x.sum(2), torch.mean(x, dim=-1, keepdim=True), torch.mean(input=x, axis=-1)
+        linear(x, weight), torch.nn.Linear(8, 4)(x)
     rows = (10, 8)
-    assert noted.calls == [("mean", rows), ("sum", rows), ("mean", rows), ("product", rows), ("product", rows)]
+    assert noted.calls == [*[(name, rows) for name in ("mean", "sum", "mean", "mean")], *[("product", rows)] * 2]
 
 
 def test_all_else_is_torchs_own() -> None:
     noted, x = Noted(), torch.randn(2, 5, 8)
-    with IndependentRows(noted, products=False):
+    with IndependentRows(noted, "cpu", products=False):
         (
             x.mean(),
             x.sum(1),
@@ -69,7 +70,9 @@ def test_all_else_is_torchs_own() -> None:
             x.mean(-1, dtype=torch.float64),
             linear(x, torch.ones(3, 8)),
         )
-        x.double().mean(-1)
+        x.double().mean(-1), x[0, 0, 0].sum(-1), x[:, :, :0].sum(-1)
+    with IndependentRows(noted, "cuda", products=True):  # a layer that is offloaded
+        x.mean(-1), linear(x, torch.ones(3, 8))
     assert not noted.calls
     with independent_rows(torch.device("cpu")) as context:  # whose own sums are independent
         assert not isinstance(context, IndependentRows)

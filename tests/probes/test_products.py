@@ -8,6 +8,7 @@ import torch
 from specdec.probes import products
 from specdec.probes.products import probe_products
 from specdec.weights.row_independence import RowFunction
+from tests.support import families
 
 WIDTH, COLUMNS = 256, 96
 Forward = Callable[[torch.nn.Linear, torch.Tensor], torch.Tensor]
@@ -123,3 +124,21 @@ def test_layers_of_one_shape_are_tried_once_and_routers_by_their_product() -> No
     names = [name for name, _ in products._distinct(model)]
     assert names == [f"a product with a {size} by {WIDTH} matrix" for size in (COLUMNS, 4)] + ["the activation SiLU"]
     assert probe_products(model, 60.0).inexact == ""
+
+
+def test_layers_that_are_not_tested_make_a_model_on_a_gpu_inexact() -> None:
+    assert not products._untested(families.make(*families.TREES["llama"]))
+    assert products._untested(families.make(*families.TREES["mixtral"])) == "model.layers.0.mlp.gate"
+    assert products._untested(families.make(*families.TREES["deepseek_v3"])) == "model.layers.0.self_attn.kv_b_proj"
+
+
+def test_a_norm_whose_rows_depend_on_their_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = families.make(*families.TREES["llama"])
+    norm = type(model.model.norm)
+    forward = norm.forward
+
+    def by_number(self: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        return forward(self, rows) * (1 + 2**-20 * (rows.numel() // rows.shape[-1] % 3))
+
+    monkeypatch.setattr(norm, "forward", by_number)
+    assert "LlamaRMSNorm of" in products.probe_products(model, 5.0).inexact

@@ -27,6 +27,9 @@ class SlotTableCompiler(MaskCompiler):
         "have other bits for other numbers of rows",
     )
 
+    def refuses(self, dtype: torch.dtype) -> str:
+        return "" if dtype != torch.float64 else f"{SLOT_TABLE} supports bfloat16, float16 and float32, not float64"
+
     def operations(self, device: torch.device) -> AbstractContextManager[object]:
         return independent_rows(device, self.own_products)
 
@@ -59,19 +62,16 @@ def _listed(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> t
     chains and their padding, ``width`` for others.
     """
     prefixes = np.tile(np.array(lengths)[:, None], (1, width))
-    paths = dict[tuple[int, int], list[int]]()
+    is_chain = all(tree.depths[-1] == len(tree) - 1 for tree in trees)
+    listed = np.zeros((len(trees), width, 1 if is_chain else width), np.int32)
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-        for node, depth in enumerate(tree.depths):
+        slots = np.arange(length, length + width, dtype=np.int32)
+        listed[row, len(tree) :, 0] = slots[len(tree) :]  # of padding
+        for node, (depth, parent) in enumerate(zip(tree.depths, tree.parents, strict=True)):
             if depth == node:  # its ancestors are all nodes before it
                 prefixes[row, node] = length + depth + 1
             else:
-                parent = tree.parents[node]
-                above = paths.get((row, parent)) or range(length, length + parent + 1)
-                paths[row, node] = [*above, length + node]
-        for node in range(len(tree), width):
-            paths[row, node] = [length + node]
-    most = max(map(len, paths.values()), default=1)
-    listed = np.zeros((len(trees), width, width if most > 1 else 1), np.int32)
-    for place, path in paths.items():
-        listed[(*place, slice(len(path)))] = path
+                above = slots if tree.depths[parent] == parent else listed[row, parent]
+                listed[row, node, :depth] = above[:depth]
+                listed[row, node, depth] = slots[node]
     return prefixes, listed

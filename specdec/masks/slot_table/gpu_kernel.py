@@ -114,8 +114,9 @@ def attend(
     num_chunks, size = -(-slots // CHUNK), value.shape[3]
     out = query.new_empty(rows, width, heads, size)
     most = max(1, _MOST_NUMBERS // (rows * heads * num_chunks * size))
-    for begin in range(0, width, most):
-        _attend(query, key, value, table, kind, out, begin, min(most, width - begin))
+    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]  # Triton launches on the current GPU
+        for begin in range(0, width, most):
+            _attend(query, key, value, table, kind, out, begin, min(most, width - begin))
     return out
 
 

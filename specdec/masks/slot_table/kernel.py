@@ -67,7 +67,7 @@ def slot_table_attention(  # noqa: PLR0913, PLR0917 - the arguments are transfor
         raise ModelError(f"{SLOT_TABLE} needs tables of specdec's slot_table compiler, and no position bias")
     table = attention_mask.as_subclass(torch.Tensor)[:, 0]
     kind = Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
-    if has_kernels(query.device):
+    if has_kernels(query.device) and query.dtype != torch.float64:
         from specdec.masks.slot_table.gpu_kernel import attend
 
         return attend(query, key, value, table, kind), None
