@@ -81,8 +81,9 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         registry, made = _checked(strategies)
-        with status(f"loading {self.model}", is_logged):
+        with status(f"loading {self.model}"):
             source = self._checked_source()
+        with status(f"loading {self.model}", is_logged):  # on a line of its own after the checks alone
             if self.model == "demo":
                 from specdec import demo
 
