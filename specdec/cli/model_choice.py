@@ -109,9 +109,18 @@ class ModelChoice(OptionGroup):
         """Check the path, device and dtype, without the hub; names of built-in models are no paths."""
         from specdec.models.loading import ModelSource, checked_device, checked_dtype
 
-        if self.model in _BUILT_IN:
-            return ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
-        return ModelSource.of(self.model, self.device, self.dtype)
+        if self.model not in _BUILT_IN:
+            return ModelSource.of(self.model, self.device, self.dtype)
+        source = ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
+        if self.model == "smollm2":
+            self._checkpoint(source)
+        return source
+
+    def _checkpoint(self, source: "ModelSource") -> Path:
+        """Return the folder of SmolLM2; raises ModelError if it wasn't fetched."""
+        from specdec.demo import smollm2
+
+        return smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
 
     def _opened(self, source: "ModelSource", registry: "Registry", strategies: Iterable["Proposer"]) -> "Opened":
         """Read SmolLM2, or a model from a folder or the hub."""
@@ -120,7 +129,7 @@ class ModelChoice(OptionGroup):
 
         name = self.model
         if name == "smollm2":
-            folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
+            folder = self._checkpoint(source)
             quieten_transformers()
             with smollm2.reading(folder):
                 opened = self.read(registry, strategies, ModelSource.of(str(folder), self.device, self.dtype))
