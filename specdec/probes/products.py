@@ -23,7 +23,7 @@ from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import facts_of
 from specdec.weights.layers import is_quantised, rounds_rows
-from specdec.weights.row_independence import NUM_TRIED, RowFunction, most_rows
+from specdec.weights.row_independence import NUM_TRIED, PRODUCT, RowFunction, most_rows
 from specdec.weights.sharding import is_sharded_tensor
 from specdec.weights.tensor import PackedWeight
 
@@ -157,7 +157,7 @@ def _linear(module: Any, dtype: torch.dtype, device: torch.device) -> tuple[str,
     by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
     is_other = rounds_rows(module)  # than the matrix that it shows
     product = RowFunction(run, by_column.shape[1], dtype, device, by_column, bias, is_opaque=is_other)
-    return f"a product with a {' by '.join(map(str, weight.shape))} matrix", product
+    return f"{PRODUCT} {' by '.join(map(str, weight.shape))} matrix", product
 
 
 def _own(tensor: Any) -> Any:

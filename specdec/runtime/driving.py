@@ -21,6 +21,7 @@ from specdec.probes.walk import walk
 from specdec.runtime.lease import WeightsLease
 from specdec.target import Target
 from specdec.weights.pack_model import Weights, stock_or_refuse
+from specdec.weights.row_independence import PRODUCT
 
 Load = Callable[[Compiler], Backend]
 Layouts = Callable[[Mapping[str, str]], Iterable[Weights]]
@@ -52,7 +53,8 @@ def drive(
                 continue
             if numerics.is_bit_exact or not must_be_exact:
                 if why_inexact and not must_be_exact:
-                    numerics = replace(numerics, inexact=f"exact numerics are unavailable: {why_inexact}{_hint(model)}")
+                    why = _with_hint(why_inexact, model)
+                    numerics = replace(numerics, inexact=f"exact numerics are unavailable: {why}")
                 return weights, target, numerics
             target.close()
             failed[weights.kernel] = numerics.inexact
@@ -63,11 +65,11 @@ def drive(
     raise fault
 
 
-def _hint(model: Any) -> str:
-    """Return what else may make a model exact, or ""."""
-    if not has_kernels(getattr(model, "device", None)):
-        return ""
-    return "; numerics='exact' computes linear layers by a kernel of its own, which reads long prompts more slowly"
+def _with_hint(why: str, model: Any) -> str:
+    """Return the reason, with what else may make the model exact."""
+    if PRODUCT not in why or not has_kernels(getattr(model, "device", None)):
+        return why
+    return f"{why}; numerics='exact' computes linear layers by a kernel of its own, which reads prompts more slowly"
 
 
 def _compilers(mode: Mode, model: Any) -> Iterator[Compiler]:

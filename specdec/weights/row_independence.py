@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+PRODUCT = "a product with a"  # how linear layers are named in reasons against exact numerics
+
 _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries switch between kernels
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)

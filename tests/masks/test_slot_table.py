@@ -18,6 +18,7 @@ from specdec.layout import Shapes, SlotTable, Window
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.slot_table.kernel import Kind, attend_by_torch
 from specdec.probes.examination import examine
+from specdec.probes.products import Products
 from specdec.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
@@ -182,3 +183,13 @@ def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.Monk
         shapes.clear()
         assert [result.token_ids for result in generator.generate(prompts, max_new_tokens=8)] == alone
     assert {rows for rows, _ in shapes} == {1, 4}  # prompts, and steps of all three
+
+
+def test_what_makes_products_exact_on_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.runtime.driving.has_kernels", lambda _: True)
+    dependent = Products(1, 64, "a row of a product with a 64 by 32 matrix depends on the number of rows")
+    monkeypatch.setattr("specdec.probes.examination.products_of", lambda *_: dependent)
+    with Generator(families.make(*families.TREES["llama"])) as generator:
+        assert generator.numerics.mode == "fast"
+        assert generator.numerics.inexact.startswith("exact numerics are unavailable: a row of a product")
+        assert "numerics='exact' computes linear layers by a kernel of its own" in generator.numerics.inexact
