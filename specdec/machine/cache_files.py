@@ -63,7 +63,8 @@ def write(path: Path, value: BaseModel) -> bool:
 def update(path: Path, model: type[Value], change: Callable[[Value | None], Value]) -> bool:
     """Replace a file's value by ``change(value)``; the value is None if it can't be read.
 
-    Processes and threads update the files of a folder one at a time, so no change is lost.
+    Processes and threads update the files of a folder one at a time. One that has waited for a second goes ahead, and a
+    change may be lost then.
 
     Returns:
         False if the file can't be written.
