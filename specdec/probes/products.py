@@ -125,7 +125,7 @@ def _norms(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
         if "Norm" in type(module).__name__ and isinstance(weight, torch.Tensor) and weight.dim() == 1:
             norms.setdefault((type(module), len(weight)), module)
     for (cls, width), norm in norms.items():
-        for dtype in {model.dtype, torch.float32}:
+        for dtype in dict.fromkeys((model.dtype, torch.float32)):
             function = RowFunction(deepcopy(norm).to(dtype), width, dtype, model.device)
             with suppress(TypeError):  # some take more than rows
                 function.run(function.rows(1))

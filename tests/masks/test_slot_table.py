@@ -1,12 +1,7 @@
 """Attention by slot tables: its numbers, its bits, and the models and backends that use it."""
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +10,9 @@ from specdec import DraftTree, Generator
 from specdec.backends.hf import HFBackend
 from specdec.backends.static import Inputs, StaticBackend
 from specdec.layout import Shapes, SlotTable, Window
+from specdec.masks.attention_kind import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
-from specdec.masks.slot_table.kernel import Kind, attend_by_torch
+from specdec.masks.slot_table.kernel import attend_by_torch
 from specdec.probes.examination import examine
 from specdec.probes.products import Products
 from specdec.probes.walk import walk
@@ -24,6 +20,7 @@ from specdec.target import Target
 from specdec.testing import check_backend
 from tests.laws.test_backend_laws import plain_of
 from tests.support import families
+from tests.support.triton_interpreter import needs_triton, run_interpreted
 
 WINDOWS: dict[str, Window | None] = {
     "full_attention": None,
@@ -31,7 +28,7 @@ WINDOWS: dict[str, Window | None] = {
     "chunked_attention": Window("chunked", 30),
 }
 HEADS, GROUPS, SIZE, VALUE_SIZE, SLOTS = 6, 3, 24, 40, 320
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Kind], torch.Tensor]
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, AttentionKind], torch.Tensor]
 
 
 def grown(num_nodes: int, seed: int) -> DraftTree:
@@ -47,7 +44,9 @@ def tables(trees: list[DraftTree], lengths: list[int]) -> dict[str, SlotTable]:
     return SlotTableCompiler().compile(trees, lengths, shapes).masks  # type: ignore[return-value]  # its own masks
 
 
-def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, kind: Kind) -> torch.Tensor:
+def expected(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, kind: AttentionKind
+) -> torch.Tensor:
     """Attention in float64 over the slots that each node sees, whatever their order: the kernels' definition."""
     k, v = (states.double().repeat_interleave(HEADS // GROUPS, 1) for states in (k, v))
     scores = q.double() @ k.mT * kind.scale
@@ -67,7 +66,7 @@ def check_numbers(attend: Attend) -> None:
     k, v = (torch.randn(2, GROUPS, SLOTS, size, generator=draw) for size in (SIZE, VALUE_SIZE))
     for name, table in tables([grown(7, 0), grown(5, 1)], [290, 61]).items():
         seen = torch.nn.functional.pad(table.visible(), (0, SLOTS - table.visible().shape[2]))
-        for kind in (Kind(0.2, None, None), Kind(0.2, 5.0, torch.randn(HEADS, generator=draw))):
+        for kind in (AttentionKind(0.2, None, None), AttentionKind(0.2, 5.0, torch.randn(HEADS, generator=draw))):
             found = attend(q, k, v, table.as_subclass(torch.Tensor)[:, 0], kind)
             torch.testing.assert_close(found.double(), expected(q, k, v, seen, kind), atol=1e-5, rtol=1e-5, msg=name)
 
@@ -76,21 +75,21 @@ def test_the_sum_is_over_what_a_node_sees() -> None:
     check_numbers(attend_by_torch)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for CUDA")
+@needs_triton
 def test_the_gpu_kernels_compute_the_same_under_tritons_interpreter() -> None:
-    code = (
+    run_interpreted(
         "from specdec.masks.slot_table.gpu_kernel import attend\n"
         "from tests.masks.test_slot_table import check_numbers\ncheck_numbers(attend)"
     )
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=os.environ | {"TRITON_INTERPRET": "1"})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_gpu_kernels_compute_the_same_on_a_gpu() -> None:
     from specdec.masks.slot_table.gpu_kernel import attend
 
-    def on_gpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, kind: Kind) -> torch.Tensor:
+    def on_gpu(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, kind: AttentionKind
+    ) -> torch.Tensor:
         sinks = None if kind.sinks is None else kind.sinks.cuda()
         return attend(q.cuda(), k.cuda(), v.cuda(), table.cuda(), kind._replace(sinks=sinks)).cpu()
 
@@ -117,7 +116,7 @@ def test_bits_depend_on_neither_the_tree_nor_the_batch_nor_the_cache() -> None:
         for node, key, query in zip(own, path, queries, strict=True):
             keys[-1, :, length + node], q[-1, :, node] = key[0, :, 0], query[0, :, 0]
         table = tables([grown(len(tree), 5)] * (rows - 1) + [tree], [40] * (rows - 1) + [length])["full_attention"]
-        found = attend_by_torch(q, keys, keys, table.as_subclass(torch.Tensor)[:, 0], Kind(0.2, None, None))
+        found = attend_by_torch(q, keys, keys, table.as_subclass(torch.Tensor)[:, 0], AttentionKind(0.2, None, None))
         return [found[-1, node] for node in own]
 
     plain = attended(chain, [0, 1, 2, 3], 1, 304)

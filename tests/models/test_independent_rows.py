@@ -1,17 +1,12 @@
 """Operations with independent rows: which are replaced, and what the kernels compute."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn.functional import linear
 
 from specdec.models import independent_rows as module
 from specdec.models.independent_rows import IndependentRows, Kernels, independent_rows
+from tests.support.triton_interpreter import needs_triton, run_interpreted
 
 
 class Noted:
@@ -82,14 +77,12 @@ def test_numbers_are_those_of_float64() -> None:
     check(Noted())
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for CUDA")
+@needs_triton
 def test_the_gpu_kernels_compute_the_same_under_tritons_interpreter() -> None:
-    code = (
+    run_interpreted(
         "from specdec.models import independent_rows_kernels\n"
         "from tests.models.test_independent_rows import check\ncheck(independent_rows_kernels)"
     )
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=os.environ | {"TRITON_INTERPRET": "1"})
 
 
 def test_only_gpus_with_triton_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

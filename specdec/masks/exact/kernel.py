@@ -28,6 +28,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from specdec.errors import ModelError
+from specdec.masks.attention_kind import AttentionKind
 from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.masks.exact.stacks import Stack, stacks_of
 from specdec.models.leaf_call import leaf_call
@@ -115,7 +116,7 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     if found is None:
         found = tuple(found_regions(mask))
     num_groups = key.shape[1]
-    kind = _Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+    kind = AttentionKind.of(query, scaling, softcap, s_aux)
     if len(query) == len(found) == 1 and found[0].nodes == slice(0, query.shape[2]):
         return _attend(query[0], key[0], value[0], found[0], kind).to(query.dtype).flatten(1, 2)[None], None
     num_heads = query.shape[1] // num_groups
@@ -155,14 +156,7 @@ def _stacks(
     return found[key]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    scale: float
-    softcap: float | None
-    sinks: torch.Tensor | None
-
-
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, kind: _Kind) -> torch.Tensor:
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, kind: AttentionKind) -> torch.Tensor:
     """Return one region's attention, ``(nodes, groups, heads of a group, head size)``, float64.
 
     Args:
@@ -189,7 +183,9 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, k
     return sums[:, :num_rows].view(num_groups, num_heads, num_nodes, -1).permute(2, 0, 1, 3)
 
 
-def _attend_stacked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack, kind: _Kind) -> torch.Tensor:
+def _attend_stacked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack, kind: AttentionKind
+) -> torch.Tensor:
     """Return a stack's attention, ``(regions, groups, rows of products, head size)``, float64.
 
     Args:
@@ -238,7 +234,7 @@ def _filled_up(states: torch.Tensor, num_rows: int) -> torch.Tensor:
     return torch.nn.functional.pad(states, (0, 0, 0, missing)) if missing > 0 else states
 
 
-def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: _Kind, bias: torch.Tensor) -> torch.Tensor:
+def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: AttentionKind, bias: torch.Tensor) -> torch.Tensor:
     """Return scores in float32, ``(groups, rows, slots)``."""
     q, k = rows.float(), keys.float().transpose(1, 2)
     if kind.softcap is None:
@@ -248,7 +244,7 @@ def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: _Kind, bias: torch.Ten
 
 
 def _closed(
-    rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kind: _Kind
+    rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kind: AttentionKind
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention over the closed region, (groups, rows, head size), and its log-sum-exp, (groups, rows, 1)."""
     if rows.is_cpu and kind.softcap is None and keys.shape == values.shape:

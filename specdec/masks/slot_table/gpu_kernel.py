@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, STOP
-from specdec.masks.slot_table.kernel import CHUNK, Kind
+from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.slot_table.kernel import CHUNK
 
 _MOST_NUMBERS = 2**24  # of a launch's chunks, in float32; wider passes take several launches
 _LEAST_DOT = 16  # rows and columns of a product
@@ -100,7 +101,7 @@ def _merge(
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, table: torch.Tensor, kind: Kind
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, table: torch.Tensor, kind: AttentionKind
 ) -> torch.Tensor:
     """Return attention, (rows, width, heads, value size).
 
@@ -125,7 +126,7 @@ def _attend(
     key: torch.Tensor,
     value: torch.Tensor,
     table: torch.Tensor,
-    kind: Kind,
+    kind: AttentionKind,
     out: torch.Tensor,
     begin: int,
     width: int,

@@ -11,25 +11,18 @@ That rows of the model's layers are independent, too, is tested by ``specdec/pro
 ``specdec/models/independent_rows.py`` for it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import AttentionInterface
 
 from specdec.errors import ModelError
 from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, SLOT_TABLE, STOP
+from specdec.masks.attention_kind import AttentionKind
 from specdec.models.independent_rows import has_kernels
 from specdec.models.leaf_call import leaf_call
 
 CHUNK = 256
-
-
-class Kind(NamedTuple):
-    """The scale of the scores, their bound, and attention sinks, (heads,)."""
-
-    scale: float
-    softcap: float | None
-    sinks: torch.Tensor | None
 
 
 def register() -> None:
@@ -66,7 +59,7 @@ def slot_table_attention(  # noqa: PLR0913, PLR0917 - the arguments are transfor
     if attention_mask is None or attention_mask.dtype != torch.int32 or others.get("position_bias") is not None:
         raise ModelError(f"{SLOT_TABLE} needs tables of specdec's slot_table compiler, and no position bias")
     table = attention_mask.as_subclass(torch.Tensor)[:, 0]
-    kind = Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+    kind = AttentionKind.of(query, scaling, softcap, s_aux)
     if has_kernels(query.device) and query.dtype != torch.float64:
         from specdec.masks.slot_table.gpu_kernel import attend
 
@@ -75,7 +68,7 @@ def slot_table_attention(  # noqa: PLR0913, PLR0917 - the arguments are transfor
 
 
 def attend_by_torch(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, table: torch.Tensor, kind: Kind
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, table: torch.Tensor, kind: AttentionKind
 ) -> torch.Tensor:
     """Return attention, (rows, width, heads, value size), by torch; the arguments are as above, the table 3-D."""
     (rows, heads, width, size), groups = query.shape, key.shape[1]

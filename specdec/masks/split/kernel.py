@@ -11,7 +11,6 @@ keys are read once per group, and never repeated. Kernels for the prefix:
 The tail is computed by the same fused kernel on CPUs, and by plain products elsewhere.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
 from specdec.errors import ModelError
+from specdec.masks.attention_kind import AttentionKind
 from specdec.masks.split.parts import ATTENTION, SplitMask
 from specdec.models.leaf_call import leaf_call
 
@@ -29,12 +29,6 @@ class _Part(NamedTuple):
 
     attended: torch.Tensor
     lse: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    scale: float
-    softcap: float | None
 
 
 def register() -> None:
@@ -70,9 +64,9 @@ def split_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     """
     if not isinstance(attention_mask, SplitMask) or others.get("position_bias") is not None:
         raise ModelError(f"{ATTENTION} needs masks of specdec's split compiler, and no position bias")
-    rows, heads, width, size = query.shape
+    rows, heads, width, _ = query.shape
     groups = key.shape[1]
-    kind = _Kind(size**-0.5 if scaling is None else scaling, softcap)
+    kind = AttentionKind.of(query, scaling, softcap, s_aux)
     parts = []
     if any(prefix.start < prefix.stop for prefix in attention_mask.prefixes):
         parts.append(_prefix(_folded(query, groups), key, value, attention_mask, kind))
@@ -103,7 +97,9 @@ def _merged(parts: list[_Part], sinks: torch.Tensor | None) -> torch.Tensor:
     return attended if sinks is None else attended * torch.sigmoid(lse - sinks).unsqueeze(-1)
 
 
-def _prefix(folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
+def _prefix(
+    folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: AttentionKind
+) -> _Part:
     """Compute the prefix part row by row, since each row has its own number of slots."""
     if len(folded) == 1:
         part = _without_mask(folded, key[:, :, mask.prefixes[0]], value[:, :, mask.prefixes[0]], kind)
@@ -121,7 +117,7 @@ def _prefix(folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: 
     return part
 
 
-def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: _Kind) -> _Part:
+def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: AttentionKind) -> _Part:
     """Compute attention without a mask, by the fastest kernel that supports it."""
     size = max(key.shape[3], value.shape[3])
     q, k, v = (_widened(states, size) for states in (query, key, value))
@@ -150,7 +146,7 @@ def _widened(states: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(states, (0, missing)) if missing else states
 
 
-def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
+def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: AttentionKind) -> _Part:
     """Compute attention over the tail's slots, gathered from each row."""
     folded = _folded(query, key.shape[1])
     k, v = (_gathered(states, mask.slots) for states in (key, value))
@@ -174,7 +170,7 @@ def _gathered(states: torch.Tensor, slots: torch.Tensor | slice) -> torch.Tensor
 
 
 def _products(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: _Kind, mask: SplitMask | None = None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: AttentionKind, mask: SplitMask | None = None
 ) -> _Part:
     """Compute attention by plain products and a softmax, in float32 or better."""
     precise = _precise(query.dtype)
