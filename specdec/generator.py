@@ -18,7 +18,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import GenerateOptions, OnStep, ProposerChoice, pop_generator_options
 from specdec.requests.streaming import streaming
-from specdec.runtime.open_batch import OpenBatch, background_work
+from specdec.runtime.open_batch import OpenBatch
 from specdec.runtime.opening import check_arguments, choice_of, open_model
 from specdec.strategies.base import Proposer
 from specdec.target import Target
@@ -48,7 +48,7 @@ class Generator:
         max_batch_size: requests of a list that are decoded together; the others wait.
         max_cache_bytes: keys and values of the requests decoded together (default: most of the free memory). A lone
             request may need more. The caches of draft models aren't counted.
-        background_work: shorten the passes of long runs in a thread: huge pages on CPUs, static shapes on OpenVINO.
+        background_work: shorten the passes of long runs on CPUs by huge pages, in a thread.
 
     Raises:
         ModelError: if the model or tokenizer isn't supported, with the reason.
@@ -248,7 +248,8 @@ class Generator:
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
         with self._binding.alone() as binding:
-            on_pass = background_work(binding.target, self._huge_pages)
+            is_on_cpu = binding.target.shapes.device.type == "cpu"
+            on_pass = self._huge_pages.add_pass_seconds if self._huge_pages is not None and is_on_cpu else None
             with OpenBatch(binding, *limits, on_pass) as batch:
                 yield batch
 

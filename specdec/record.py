@@ -106,14 +106,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Retimed:
-    """A pass size, in tokens of a single row, at which passes have become faster or slower."""
-
-    size: int
-    is_faster: bool
-
-
-@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One forward pass and its outcomes.
 
@@ -128,7 +120,6 @@ class StepRecord:
         num_positions: cache slots that the longest row sees.
         is_warm: False while the backend is still warming up for passes like this one.
         row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
-        retimed: the backend's changes of what passes take, as of this pass: see ``Backend``.
     """
 
     kind: Literal["chunk", "prompt", "step", "none"]
@@ -140,7 +131,6 @@ class StepRecord:
     row_bytes: int = 0
     num_reread: int = 0
     num_passes: int = 1
-    retimed: tuple[Retimed, ...] = ()
 
     @property
     def num_rows(self) -> int:

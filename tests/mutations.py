@@ -278,24 +278,6 @@ MUTATIONS = (
         ("tests/strategies/merging/test_padded_cost_model.py",),
     ),
     Mutation(
-        "costs of a size remain although its passes have become faster",
-        "specdec/strategies/merging/sizer.py",
-        (("        self._costs.relearn(record.retimed)\n", ""),),
-        ("tests/strategies/merging/test_speed.py",),
-    ),
-    Mutation(
-        "the discount of a size whose passes became faster corrects the costs of other sizes",
-        "specdec/strategies/merging/step_times.py",
-        (("{each: cost for each", "{each: _DISCOUNT * cost for each"),),
-        ("tests/strategies/merging/test_padded_cost_model.py",),
-    ),
-    Mutation(
-        "passes of a size that has lost its graph are assumed to be faster",
-        "specdec/strategies/merging/padded_cost_model.py",
-        (("steps.relearn(change.size, change.is_faster)", "steps.relearn(change.size, True)"),),
-        ("tests/strategies/merging/test_padded_cost_model.py",),
-    ),
-    Mutation(
         "what drafts have gained pays for no stretch of hard text",
         "specdec/strategies/merging/sizer.py",
         (("_LARGEST_BALANCE = 16.0", "_LARGEST_BALANCE = 4.0"),),

@@ -1,4 +1,4 @@
-"""Steps on OpenVINO before, while and after graphs with static shapes are compiled in the background, in one process.
+"""Steps on OpenVINO before, while and after memory is collapsed into huge pages in the background, in one process.
 
     python -m benchmarks static_shapes --model smollm2 [--seconds 60] [--proposer auto] [--numerics auto]
         [--backend openvino:weights=int8] [--num-prompts 3] [--tokens 96]
@@ -31,7 +31,7 @@ from benchmarks.tables import table
 from specdec import Generator
 from specdec.record import StepRecord
 
-_WORK = "huge pages", "static shapes"  # names of threads
+_WORK = ("huge pages",)  # names of threads
 _SIZES = 1, 6, 8, 12, 16, 32  # of passes
 _MS, _MIB = 1e3, 2**20
 _TURNS, _IN_A_ROW = 8, 8  # passes of each graph, of which the first in a row isn't timed

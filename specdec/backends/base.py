@@ -31,7 +31,6 @@ from specdec.heads.graph_runner import runner_by_torch
 from specdec.heads.pair_head import PairHead
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
-from specdec.record import Retimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ class Backend(ABC):
         deviation: the deviation of passes from plain steps, if loading has measured it; else it is measured after.
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
-        retimed: appended to once passes of a size have become faster or slower; strategies then measure again what
-            they cost.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
         holds_prefixes: True if the backend supports ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
@@ -114,7 +111,6 @@ class Backend(ABC):
     deviation: Deviation | None = None
     costs: Costs | None = None
     is_warm: bool = True
-    retimed: tuple[Retimed, ...] = ()
 
     @classmethod
     @abstractmethod
@@ -187,13 +183,6 @@ class Backend(ABC):
 
         Raises:
             ModelError: if the states are unavailable, with the remedy.
-        """
-
-    def add_pass_seconds(self, seconds: float) -> None:  # noqa: B027 - optional
-        """Called after each step with the seconds of its pass, which was the last one; must not raise.
-
-        A backend may prepare faster passes in a thread once they have taken long, and use them from the next pass on.
-        Probes and measurements of costs don't call this, nor does a generator without ``background_work``.
         """
 
     @abstractmethod

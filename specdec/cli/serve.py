@@ -32,9 +32,7 @@ _LOOPBACK = "127.0.0.1", "localhost", "::1"
 _MOST_CONNECTING = 2048
 BackgroundWork = Annotated[
     bool,
-    typer.Option(
-        help="once passes have taken long, make later ones faster in a thread: huge pages, OpenVINO's static shapes"
-    ),
+    typer.Option(help="once passes on a CPU have taken long, make later ones faster by huge pages, in a thread"),
 ]
 
 

@@ -234,7 +234,6 @@ def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | N
         row_bytes=row_bytes,
         num_reread=max(num_reread, default=0),
         num_passes=0 if output is None else output.num_passes,
-        retimed=batch.target.backend.retimed,
     )
     for turn, outcome in zip(turns, record.outcomes, strict=True):
         turn.request.stats.note(record, outcome)

@@ -16,8 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.machine.background import MIN_RATIO
-
 _COLLAPSE = 25  # MADV_COLLAPSE
 _HUGE = 2**21  # bytes of a huge page
 _PART = 8 * _HUGE  # of a mapping, collapsed by one call, which locks the process's mappings
@@ -26,6 +24,9 @@ _BYTES_PER_SECOND = 400e6  # that one core collapses
 _NICENESS = 19  # the lowest priority
 _FIRST_LOOK = 1.0  # seconds of passes
 _NEXT_LOOK = 1.5  # times the passes' seconds at the last one, at least
+# Passes take this many times as long as collapsing before it begins. They get about an eighth shorter by it, so its
+# lack has cost as much time as it by then: a short run has no cost, and any other at most twice the smaller cost.
+_MIN_RATIO = 8.0
 # An entry of smaps: writable, private, of no file.
 _ENTRY = re.compile(
     r"^(?P<begin>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \w+ \w+:\w+ 0 *(?:\[(?:heap|anon).*)?\n"
@@ -86,7 +87,7 @@ class HugePages:
         _lower_priority()
         found = list(self._find())
         cost = self._collapse_seconds + sum(pages.num_bytes for pages in found) / _BYTES_PER_SECOND
-        worthwhile_at = MIN_RATIO * cost
+        worthwhile_at = _MIN_RATIO * cost
         if found and worthwhile_at <= seconds:
             for pages in found:
                 self._collapse(pages)

@@ -2,7 +2,7 @@
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -13,7 +13,6 @@ from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, failure
 from specdec.machine.facts import free_bytes
-from specdec.machine.huge_pages import HugePages
 from specdec.record import Outcome, StepRecord
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import ProposerChoice, RequestOptions
@@ -45,7 +44,7 @@ class OpenBatch(Scheduler):
         max_batch_size: int,
         max_cache_bytes: int | None,
         max_prefix_bytes: int = 0,
-        on_pass: Sequence[Callable[[float], object]] = (),
+        on_pass: Callable[[float], object] | None = None,
     ) -> None:
         target = binding.target
         self._binding = binding
@@ -143,8 +142,8 @@ class OpenBatch(Scheduler):
         record = super().advance()
         if record is None:
             return None
-        for add_seconds in self._on_pass:
-            add_seconds(record.seconds.get("forward", 0.0))
+        if self._on_pass is not None:
+            self._on_pass(record.seconds.get("forward", 0.0))
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason}
         if ended:
             self._requests -= ended
@@ -180,14 +179,6 @@ class OpenBatch(Scheduler):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def background_work(target: Target, huge_pages: HugePages | None) -> list[Callable[[float], object]]:
-    """Return what an open batch calls with the seconds of each pass, to make later ones shorter; nothing for None."""
-    if huge_pages is None:
-        return []
-    is_on_cpu = target.shapes.device.type == "cpu"
-    return [target.backend.add_pass_seconds, *([huge_pages.add_pass_seconds] if is_on_cpu else [])]
 
 
 def _share_of_free(target: Target, taken: int = 0) -> int | None:

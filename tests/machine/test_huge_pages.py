@@ -12,9 +12,8 @@ from unittest.mock import Mock
 import pytest
 
 from specdec import Generator, ToyModel
-from specdec.backends.base import Backend
 from specdec.machine.huge_pages import HugePages, SmallPages, collapse_pages, small_pages, small_pages_of
-from specdec.record import Retimed, StepRecord
+from specdec.record import StepRecord
 
 MIB = 2**20
 SMAPS = """\
@@ -157,21 +156,12 @@ def test_a_generator_whose_memory_another_has_collapsed_finds_nothing_to_do() ->
     assert not second(20.0)
 
 
-def test_a_generator_and_its_backend_note_the_time_of_passes_unless_background_work_is_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noted, records, faster = list[float](), list[StepRecord](), Retimed(6, is_faster=True)
-
-    def note(backend: Backend, seconds: float) -> None:
-        noted.append(seconds)
-        backend.retimed += (faster,)  # the next record has it
-
+def test_a_generator_notes_the_time_of_passes_unless_background_work_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, records = list[float](), list[StepRecord]()
     monkeypatch.setattr(HugePages, "add_pass_seconds", lambda _, seconds: noted.append(seconds))
-    monkeypatch.setattr(Backend, "add_pass_seconds", note)
     for is_wanted in (False, True):
         with Generator(ToyModel.random(), proposer="autoregressive", background_work=is_wanted) as generator:
             records.clear()
             generator.generate([0, 1], max_new_tokens=3, on_step=records.append)
         assert len(records) == 3
-        assert noted == ([record.seconds["forward"] for record in records for _ in range(2)] if is_wanted else [])
-        assert [record.retimed for record in records] == [(faster,) * number * is_wanted for number in range(3)]
+        assert noted == ([record.seconds["forward"] for record in records] if is_wanted else [])

@@ -24,7 +24,6 @@ from specdec.models.architecture import attention_kinds, name_of, position_limit
 from specdec.models.loading import ModelSource
 from specdec.padding import Padding
 from specdec.probes.selftest import probe
-from specdec.record import Retimed
 from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.engine.filling import Filling
@@ -111,17 +110,11 @@ class OpenVINOBackend(Backend):
         return cls(engine, compiler.bit_exact)
 
     def close(self) -> None:
-        self._passes.close()
         del self._passes, self._blocks, self._engine
 
     def open(self, capacity: int) -> None:
         refuse_fork(self._process, TORCH_IN_ONE_THREAD)
         self._blocks.open()
-
-    def add_pass_seconds(self, seconds: float) -> None:
-        size = self._passes.add_pass_seconds(seconds)
-        if size is not None:
-            self.retimed += (Retimed(size, is_faster=True),)
 
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
@@ -156,11 +149,7 @@ class OpenVINOBackend(Backend):
             raise
 
     def _use(self, hidden: frozenset[int]) -> None:
-        if passes := vars(self).pop("_passes", None):  # two graphs at once would hold the matrices twice
-            passes.close()
-            passes.wait()
-            self.retimed += tuple(Retimed(size, is_faster=False) for size in passes.later_sizes)
-            del passes
+        vars(self).pop("_passes", None)  # two graphs at once would hold the matrices twice
         self._passes = self._engine.passes(hidden, self._blocks, self._filling)
 
     def _tried(self) -> list[torch.Tensor]:
@@ -187,6 +176,8 @@ class OpenVINOBackend(Backend):
         self._blocks.release(row)
         if self._blocks.is_empty:
             self._passes.unbind()
+        if not self._blocks.rows:
+            self._engine.graphs.let_go()
 
     def clear(self, row: int) -> None:
         self._blocks.clear(row)

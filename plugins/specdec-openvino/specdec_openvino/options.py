@@ -38,8 +38,8 @@ class OpenVINOOptions(BackendOptions):
     static_sizes: StaticSizes = Field(
         default="auto",
         description="graphs with static shapes, for one request's passes of the smallest sizes: faster, and each has "
-        "the weights in memory once more; a number of them at load, or each while decoding once its passes have taken "
-        "long, if memory allows",
+        "the weights in memory once more; auto: one, for plain steps, if that takes a twentieth of the free memory or "
+        "less",
     )
     threads: int = Field(
         default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"

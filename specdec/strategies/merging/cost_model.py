@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specdec.record import Retimed, StepRecord
+from specdec.record import StepRecord
 from specdec.strategies.merging.growth import Growth
 
 
@@ -84,12 +84,6 @@ class CostModel(ABC):
         Tables contain a share of it, unless ``may_pad_root`` and one of both sizes is 1.
         """
         return 0.0
-
-    def relearn(self, retimed: Sequence[Retimed]) -> None:  # noqa: B027 - optional
-        """Learn the costs of some passes again; called with each record's ``retimed``, before ``learn``.
-
-        The first call says which changes came before any step.
-        """
 
     @abstractmethod
     def plain(self, num_rows: int) -> float:

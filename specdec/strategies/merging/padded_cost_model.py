@@ -14,10 +14,6 @@ longer. Costs are learnt from passes of the last one's size, and the cost of a s
 A size serves several steps in a row. So the step that switches is charged with a share of the switch: charged with all
 of it, drafts would keep a size that no longer pays. Where a root alone may be padded, the table has no changes between
 one token and more: ``root_padding.py`` weighs them.
-
-While requests decode, a backend may make the passes of a size faster (``Backend.retimed``). What was learnt of it is
-then dropped, and until it was seen again it is believed to cost less than it did, so that it is tried; other sizes cost
-what they did. Where plain steps have that size, all costs are learnt again, and remain as they are until then.
 """
 
 from collections import defaultdict
@@ -28,7 +24,7 @@ from itertools import accumulate, repeat
 import numpy as np
 
 from specdec.costs import Costs
-from specdec.record import Retimed, StepRecord
+from specdec.record import StepRecord
 from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.step_times import StepTimes
@@ -49,7 +45,6 @@ class PaddedCostModel(CostModel):
         self._rows = defaultdict[int, StepTimes](lambda: StepTimes(has_sizes=bool(costs.padding.sizes)))
         self._tables: dict[tuple[int, float], CostTable] = {}
         self._last_size = 0.0  # of a pass
-        self._num_retimed: int | None = None  # changes that are known, once there was a step
 
     def rounds(self, growths: Sequence[Growth]) -> Iterable[Sequence[Growth]]:
         """Every row takes a node in every round."""
@@ -75,7 +70,7 @@ class PaddedCostModel(CostModel):
             costs = [0.0, steps.cost_of_nothing]
             for width in range(2, self._max_width + 1):
                 cost = self._predicted(num_rows, width) * correction(width)
-                costs.append(max(costs[-1], cost * steps.discount(self._filled(num_rows, width))))
+                costs.append(max(costs[-1], cost))
             if not (may_pad_root := self.may_pad_root(num_rows)) or self._last_size > 1:
                 for width in range(1 + may_pad_root, self._max_width + 1):
                     costs[width] += _SHARE_OF_SWITCH * self.cost_of_switch(num_rows, width)
@@ -100,18 +95,6 @@ class PaddedCostModel(CostModel):
         if steps.has_new_costs():
             self._tables.clear()  # those of other numbers of rows may go by this one's
         self._last_size = self._size(num_rows, size)
-
-    def relearn(self, retimed: Sequence[Retimed]) -> None:
-        num_known = len(retimed) if self._num_retimed is None else self._num_retimed
-        for change in retimed[num_known:] if self.learns else ():
-            steps = self._rows[1]
-            if change.size == self._filled(1, 1):
-                steps.relearn_all()
-            elif change.size <= self._filled(1, self._max_width):
-                steps.relearn(change.size, change.is_faster)
-            steps.has_new_costs()
-            self._tables.clear()
-        self._num_retimed = len(retimed)
 
     def cost_of_switch(self, num_rows: int, width: int) -> float:
         return self._rows[num_rows].cost_of_switch if self._is_switch(num_rows, width) else 0.0

@@ -248,7 +248,6 @@ class SpeedupSizer(DraftSizer):
         is_plain = self._is_skipped and widest == 1  # else it had forced text
         if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
-        self._costs.relearn(record.retimed)
         switched = 0.0
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)

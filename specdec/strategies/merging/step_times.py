@@ -20,7 +20,6 @@ _SMALLEST_CHANGE = 0.02  # of a cost
 _MOST_SWITCHES, _FEWEST_SWITCHES = 7, 3  # that count, and that show a high cost: other programs may delay one
 _LARGEST_UNPROVEN_SWITCH = 1.0  # plain steps: the cost of a switch until so many were seen
 _MOST_PUT_OFF = 4.0  # plain steps of a switch's cost, for which a plain step is put off
-_DISCOUNT = 0.8  # of its cost, where the passes of a size have become faster: graphs with static shapes save 7 to 15 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,7 @@ class StepTimes:
             widths of equally many bits are a group.
 
     Attributes:
-        costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them, nor is the
-            discount of faster passes.
+        costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them.
         cost_of_nothing: the cost of a step whose search found no draft.
         cost_of_switch: what a step costs more if its pass has another size than the last one.
         needs_plain: True if drafted steps have no plain step near.
@@ -59,8 +57,6 @@ class StepTimes:
         self._before: deque[tuple[float, float, bool]] = deque(maxlen=_NEAR)
         self._pairs: defaultdict[float, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by group
         self._known: dict[float, float] = {}  # costs by width
-        self._former: dict[float, dict[float, float]] = {}  # by group, costs by width that are to be learnt again
-        self._faster: set[float] = set()  # groups whose passes have become faster, and were not seen since
         self.cost_of_switch = 0.0
         self._switched = 0.0  # seconds of the last step, if it was a plain one with a switch
         self._switches: deque[float] = deque(maxlen=_MOST_SWITCHES)  # what they cost
@@ -95,47 +91,16 @@ class StepTimes:
             self._pairs[self._group(each)].append(_Pair(self._num_steps, each, drafted, plain))
         self._before.clear()
 
-    def relearn(self, width: float, is_faster: bool) -> None:
-        """Forget the steps of a group, whose passes have become faster or slower, but no cost until it was seen again.
-
-        See ``discount`` for faster ones.
-        """
-        group = self._group(width)
-        self._pairs.pop(group, None)
-        self._former[group] = {each: cost for each, cost in self._known.items() if self._group(each) == group}
-        if is_faster:
-            self._faster.add(group)
-        else:
-            self._faster.discard(group)
-        others = [step for step in self._before if self._group(step[0]) != group]
-        self._before = deque(others, maxlen=_NEAR)
-        self._switches.clear()
-
-    def relearn_all(self) -> None:
-        """Forget all steps, but no cost until its size was seen again: plain steps take another time than before."""
-        self._former = {self._group(width): {width: cost} for width, cost in self._known.items()}
-        for steps in (self._pairs, self._before, self._plain, self._switches):
-            steps.clear()
-        self._switched, self.needs_plain = 0.0, True
-
-    def discount(self, width: float) -> float:
-        """Return the share of its cost that a width is assumed to have until it was seen again, so that it is tried."""
-        return _DISCOUNT if self._group(width) in self._faster else 1.0
-
     def _group(self, width: float) -> float:
         return width if self._has_sizes else int(width).bit_length()
 
     def has_new_costs(self) -> bool:
         """Return True if costs have changed since the last step by more than a fiftieth."""
         self._num_steps += 1
-        learnt, num_faster = dict[float, float](), len(self._faster)
-        for group in self._pairs.keys() | self._former.keys():
-            pairs = self._pairs[group]
+        learnt = dict[float, float]()
+        for pairs in self._pairs.values():
             recent = [pair for pair in pairs if pair.number > self._num_steps - _MEMORY]
-            if costs := _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:]):
-                self._former.pop(group, None)
-                self._faster.discard(group)
-            learnt |= costs or self._former.get(group, {})
+            learnt |= _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:])
         is_same = learnt.keys() == self._known.keys() and all(
             abs(learnt[width] - known) <= _SMALLEST_CHANGE * known for width, known in self._known.items()
         )
@@ -148,7 +113,7 @@ class StepTimes:
             switch = min(switch, _LARGEST_UNPROVEN_SWITCH)
         if abs(switch - self.cost_of_switch) > _SMALLEST_CHANGE:
             self.cost_of_switch, is_same = switch, False
-        return not is_same or len(self._faster) < num_faster
+        return not is_same
 
 
 def _learnt(recent: list[_Pair]) -> dict[float, float]:

@@ -7,7 +7,7 @@ import pytest
 from specdec import Generator, ToyModel
 from specdec.costs import Costs
 from specdec.padding import Padding
-from specdec.record import Retimed, StepRecord
+from specdec.record import StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
@@ -138,54 +138,6 @@ def test_plain_steps_are_asked_for_where_a_size_is_new_and_after_many_drafts() -
         needed.append(steps.model.needs_plain(1))
         steps.take(1, 1 if needed[-1] else 4, 1.0)
     assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 50, 99, 148, 197, 246, 295]
-
-
-def test_what_was_learnt_is_learnt_again_where_passes_of_a_size_or_plain_ones_become_faster() -> None:
-    """Passes of 6 tokens, at 1.5 plain steps, and then plain ones; those of 12 take 1.8 throughout."""
-    model = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.5, 1.8), 1.0, padding=Padding((1, 6, 12))), 16)
-    seconds = {6: 1.5, 12: 1.8}
-
-    def take(plain: float, *widths: int) -> list[float]:
-        for width in (1, 1, *[each for each in widths for _ in range(4)], 1):
-            model.learn(1, width, seconds.get(width, plain), 0.0, width == 1)
-        model._last_size = 0.0
-        return [model.table(1).costs[size] for size in (6, 12)]
-
-    model.relearn([])
-    assert take(1.0, 6, 12) == pytest.approx([1.5, 1.8])
-    seconds[6] = 1.3
-    changes = [Retimed(6, is_faster=True)]
-    model.relearn(changes)
-    assert model.table(1).costs[6] == pytest.approx(0.8 * 1.5), "so that it is tried"
-    assert take(1.0, 6) == pytest.approx([1.3, 1.8])
-    changes.append(Retimed(1, is_faster=True))
-    model.relearn(changes)
-    assert model.needs_plain(1)
-    assert [model.table(1).costs[size] for size in (6, 12)] == pytest.approx([1.3, 1.8])
-    assert take(0.8, 6) == pytest.approx([1.3 / 0.8, 1.8])
-    assert take(0.8, 12) == pytest.approx([1.3 / 0.8, 1.8 / 0.8])
-    larger = model.table(1).costs[16]
-    changes.append(Retimed(12, is_faster=True))
-    model.relearn(changes)
-    assert [model.table(1).costs[size] for size in (6, 12, 16)] == pytest.approx([1.3 / 0.8, 1.8, larger])
-    assert take(0.8, 12) == pytest.approx([1.3 / 0.8, 1.8 / 0.8]), "it is no faster"
-
-
-def test_a_size_that_becomes_faster_is_assumed_to_cost_less_until_it_was_seen_again() -> None:
-    """Passes of 16 tokens change in nothing, nor does any size where all have changed before the first step."""
-    measured = Costs((1, 6, 8, 12, 16), (1.0, 1.3, 1.35, 1.7, 1.8), 1.0, padding=Padding((1, 6, 8, 12, 16)))
-    for before, after, believed in (
-        ((6, 1, 8, 12), (), [1.3, 1.35, 1.7, 1.8]),
-        ((), (6, 1, 8, 12), [0.8 * 1.3, 0.8 * 1.35, 0.8 * 1.7, 1.8]),
-        ((6,), (8,), [1.3, 1.3, 1.7, 1.8]),  # no cheaper than fewer tokens are
-        ((8,), (12, 6, -6, -8), [1.3, 1.35, 0.8 * 1.7, 1.8]),  # those of 6 and 8 tokens are as slow as before again
-        ((), (12, -12, 12), [1.3, 1.35, 0.8 * 1.7, 1.8]),
-    ):
-        model = PaddedCostModel(measured, 16)
-        changes = [Retimed(abs(size), is_faster=size > 0) for size in (*before, *after)]
-        for num_changes in range(len(before), len(changes) + 1):
-            model.relearn(changes[:num_changes])
-        assert [model.table(1).costs[size] for size in (6, 8, 12, 16)] == pytest.approx(believed)
 
 
 def test_without_a_clock_costs_are_those_measured_at_load() -> None:

@@ -1,7 +1,6 @@
 """Compiled graphs, and a model's graphs, which its backends share."""
 
 import threading
-import time
 from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
@@ -30,9 +29,6 @@ class Compiled(RetainedInForks):
         hidden: the hidden states that are outputs as well, by number.
         num_tokens: of each pass, which has one row then; 0 for passes of any shape.
 
-    Attributes:
-        seconds: that it took to compile.
-
     Raises:
         ModelError: if the device can't compile the graph.
     """
@@ -46,8 +42,7 @@ class Compiled(RetainedInForks):
         num_tokens: int = 0,
     ) -> None:
         super().__init__()
-        began, core = time.perf_counter(), ov.Core()
-        layers, dtype = conversion.facts.layers, conversion.facts.dtype
+        core, layers, dtype = ov.Core(), conversion.facts.layers, conversion.facts.dtype
         self._memory, self.hidden, self.num_tokens = (conversion, weights), hidden, num_tokens
         try:
             graph = joined(core, options.device, conversion, weights)
@@ -64,7 +59,6 @@ class Compiled(RetainedInForks):
         except (RuntimeError, MemoryError) as error:
             reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
             raise ModelError(f"OpenVINO can't compile the model for {options.device}: {reason}") from error
-        self.seconds = time.perf_counter() - began
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
             self._cache_shape(f"{kind}.{number}") for number in range(len(layers)) for kind in ("keys", "values")

@@ -1,11 +1,12 @@
-"""Makes a backend's passes from a model's graphs and options; a graph compiled while decoding is compared first."""
+"""Makes a backend's passes from a model's graphs and options."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
+from specdec import ModelError
 from specdec.layout import Shapes
 from specdec.machine.facts import free_bytes
 from specdec.padding import Padding
@@ -14,11 +15,10 @@ from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled, Graphs
 from specdec_openvino.engine.pass_sizes import uses_avx2
 from specdec_openvino.engine.passes import Passes
-from specdec_openvino.engine.static_graphs import StaticGraphs
 from specdec_openvino.engine.trial import most_rounded_alike, trial_logits
 from specdec_openvino.options import OpenVINOOptions
 
-_MOST_STATIC = 4  # sizes of passes that get a graph with static shapes
+_SHARE_OF_MEMORY = 0.05  # of the free memory, for a graph with static shapes that wasn't asked for
 _NUM_READ = 48  # tokens before the passes that compare such a graph with the dynamic one
 
 
@@ -38,19 +38,23 @@ class ModelEngine:
     def passes(self, hidden: frozenset[int], blocks: Blocks, filling: Filling) -> Passes:
         """Return the passes of a graph with some hidden states over a cache."""
         dynamic = self.compiled(hidden)  # first, and held: the model's graphs retain the last one only
+        return Passes(dynamic, blocks, filling, self._static_graphs(dynamic, filling))
+
+    def _static_graphs(self, dynamic: Compiled, filling: Filling) -> list[Compiled]:
+        """Return the graphs with static shapes that the options choose; by default that of plain steps, if it is small.
+
+        A static graph has the weights in memory once more, and saves about a millisecond, hardly any of a large model's
+        pass.
+        """
         if self.options.static_sizes != "auto":
-            static = [self.graphs.compiled(self.options, hidden, size) for size in filling.static_sizes]
-            return Passes(dynamic, blocks, filling, static)
-        has_system_memory = self.options.device == "CPU"
-        options = self.options.model_copy(update={"threads": self.options.num_threads})  # torch's may change later
-        further = StaticGraphs(
-            filling.smallest(_MOST_STATIC) if has_system_memory else (),
-            partial(replace(self, options=options).static_graph, dynamic, filling),
-            dynamic.seconds,
-            self.graphs.num_bytes,
-            partial(free_bytes, torch.device("cpu")),
-        )
-        return Passes(dynamic, blocks, filling, further=further)
+            return [self.graphs.compiled(self.options, dynamic.hidden, size) for size in filling.static_sizes]
+        free = free_bytes(torch.device("cpu")) if self.options.device == "CPU" else None
+        if free is None or self.graphs.num_bytes > _SHARE_OF_MEMORY * free:
+            return []
+        with suppress(ModelError):  # the dynamic graph runs all passes
+            if static := self._static_graph(dynamic, filling):
+                return [static]
+        return []
 
     def most_tokens(self, least: int) -> int | None:
         """Return how many tokens a pass may have for all to be rounded alike; None for any number.
@@ -61,16 +65,18 @@ class ModelEngine:
         if not uses_avx2(self.options.device):
             return None  # larger passes were found to be rounded differently by AVX2's kernels alone
 
+        dynamic = self.compiled(frozenset())
+
         def passes() -> tuple[Passes, Blocks]:
-            blocks = self.compiled(frozenset()).blocks()
-            return self.passes(frozenset(), blocks, Filling(Padding(least_width=least))), blocks
+            blocks = dynamic.blocks()
+            return Passes(dynamic, blocks, Filling(Padding(least_width=least))), blocks
 
         return most_rounded_alike(passes, self.shapes.vocab_size)
 
-    def static_graph(self, dynamic: Compiled, filling: Filling, num_tokens: int) -> Compiled | None:
-        """Return a graph for passes over ``num_tokens`` tokens of one row.
+    def _static_graph(self, dynamic: Compiled, filling: Filling) -> Compiled | None:
+        """Return a graph for plain steps of one row; None if its logits have other bits than the dynamic graph's.
 
-        None if its logits have other bits than the dynamic graph's: texts would depend on when it is ready.
+        Texts would depend on the free memory otherwise.
 
         Args:
             filling: of the passes that the graph is for.
@@ -78,6 +84,7 @@ class ModelEngine:
         Raises:
             ModelError: if it can't be compiled.
         """
+        (num_tokens,) = filling.smallest(1)
         static = self.graphs.compiled(self.options, dynamic.hidden, num_tokens)
         widths, logits = (_NUM_READ, num_tokens, num_tokens), list[list[torch.Tensor]]()
         for graphs in ((), (static,)):

@@ -13,7 +13,6 @@ from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled
 from specdec_openvino.engine.pass_inputs import pack
 from specdec_openvino.engine.pieces import run_in_pieces
-from specdec_openvino.engine.static_graphs import StaticGraphs
 
 _NUM_BYTES_OF_RAW = 2
 
@@ -24,10 +23,6 @@ class Passes:
     Args:
         filling: the sizes of the passes.
         static: graphs for passes of one size each; ``compiled`` runs the others.
-        further: compiles more of them.
-
-    Attributes:
-        later_sizes: the sizes of passes that got a graph after the first pass.
     """
 
     def __init__(
@@ -36,13 +31,10 @@ class Passes:
         blocks: Blocks,
         filling: Filling,
         static: Sequence[Compiled] = (),
-        further: StaticGraphs[Compiled] | None = None,
     ) -> None:
-        self._compiled, self._blocks, self._filling, self._further = compiled, blocks, filling, further
+        self._compiled, self._blocks, self._filling = compiled, blocks, filling
         self._graphs = [*static, compiled]  # the last takes all passes
         self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
-        self.later_sizes: tuple[int, ...] = ()
-        self._num_tokens = 0  # of the last pass, if it had one row and no graph of its size
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
@@ -52,9 +44,7 @@ class Passes:
         most, least = self._filling.most_tokens, self._filling.padding.least_width
         num_logits = len(layout.num_nodes) * len(layout.columns)
         if most is not None and max(num_logits, sum(max(least, each) for each in layout.num_nodes)) > most:
-            results = run_in_pieces(layout, most, least, self._run)
-            self._num_tokens = 0  # the time of all pieces is no piece's
-            return results
+            return run_in_pieces(layout, most, least, self._run)
         return self._run(layout)
 
     def _run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -67,7 +57,6 @@ class Passes:
         packed = pack(layout, rows, self._blocks.size, tokens, self._filling.padding.least_width)
         request = next(request for request in self._requests if request.takes(packed))
         request.run(packed.inputs)
-        self._num_tokens = tokens[0] if len(rows) == 1 and not request.num_tokens else 0
         # A copy, since the next pass writes to the same memory; by numpy, because torch's threads are slow to wake
         # after the engine's have run.
         shape = len(rows), len(layout.columns), -1
@@ -94,26 +83,6 @@ class Passes:
     def number_of(self, layer: int) -> int:
         """The number of a layer's hidden state; negative layers count from the last."""
         return layer % self._compiled.num_states
-
-    def add_pass_seconds(self, seconds: float) -> int | None:
-        """Note the time of the last pass; return a size whose passes have a graph of their own from now on, or None."""
-        graph = self._further.add_pass(self._num_tokens, seconds) if self._further is not None else None
-        if graph is None:
-            return None
-        self._graphs.insert(0, graph)
-        self._requests.insert(0, BoundRequest(graph.model, graph.num_tokens, self._blocks))
-        self.later_sizes += (graph.num_tokens,)
-        return graph.num_tokens
-
-    def close(self) -> None:
-        """Compile no more graphs; one that is being compiled is freed once it is ready."""
-        if self._further is not None:
-            self._further.close()
-
-    def wait(self) -> None:
-        """Wait for a graph that is being compiled."""
-        if self._further is not None:
-            self._further.wait()
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""
