@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelError
+from specdec.models.gguf_settings import gguf_config
 
 _LIBRARIES = "gguf", "accelerate"  # what transformers reads such files with
 _MAGIC, _VERSIONS, _HEADER_SIZE = b"GGUF", (2, 3), 24
@@ -57,11 +58,17 @@ def check_gguf(name: str) -> None:
 
 
 def gguf_arguments(path: Path) -> Mapping[str, Any]:
-    """Return arguments of transformers' ``from_pretrained`` that load a file's weights dequantised."""
+    """Return arguments of transformers' ``from_pretrained`` that load a file's weights dequantised.
+
+    Raises as ``gguf_config``.
+    """
     import transformers
 
-    config = getattr(transformers, "GgufConfig", None)  # without it, transformers always dequantises
-    return {} if config is None else {"quantization_config": config(gguf_file=str(path), dequantize=True)}
+    settings = {"config": gguf_config(path)}
+    quantization = getattr(transformers, "GgufConfig", None)  # without it, transformers always dequantises
+    if quantization is None:
+        return settings
+    return {**settings, "quantization_config": quantization(gguf_file=str(path), dequantize=True)}
 
 
 def forget_quantization(model: Any) -> None:

@@ -17,6 +17,7 @@ from specdec.models.checkpoint_files import (
     remedy_for_files,
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
+from specdec.models.gguf_settings import adapted_tokenizer, check_tensors
 from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
@@ -187,11 +188,11 @@ def load_pretrained(
     """
     name = checked_name(name)
     place, where = _place(name, hub)
-    if is_gguf(name):
-        others = {**gguf_arguments(Path(name)), **others}
     from transformers import AutoModelForCausalLM
 
     try:
+        if is_gguf(name):
+            others = {**gguf_arguments(Path(name)), **others}
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
@@ -214,6 +215,7 @@ def load_pretrained(
             f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
         )
     if is_gguf(name):
+        check_tensors(Path(name), model, report["unexpected_keys"])
         forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
 
@@ -232,7 +234,8 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(place, **where)
+        tokenizer = AutoTokenizer.from_pretrained(place, **where)
+        return adapted_tokenizer(Path(name), tokenizer) if is_gguf(name) else tokenizer
     except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
