@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, nearest, plural, shortened
+from specdec.models.adapter_files import base_of, with_adapter
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
     GIVE_A_MODEL,
@@ -174,7 +174,7 @@ def load_pretrained(
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer from a path or hub name: safetensors or a GGUF file, without remote code.
 
-    A GGUF file's weights are dequantised to the dtype.
+    An adapter of PEFT's is added to its base model. A GGUF file's weights are dequantised to the dtype.
 
     Args:
         tokenizer: used instead of the model's own.
@@ -187,6 +187,10 @@ def load_pretrained(
         ModelError: with what went wrong.
     """
     name = checked_name(name)
+    hub = hub or HubAnswer.of(name)
+    if (base := base_of(name, hub)) is not None:
+        loaded = load_pretrained_tokenizer(name, hub) if tokenizer is None else tokenizer
+        return with_adapter(load_pretrained(base, loaded, dtype, device, **others)[0], name, hub), loaded
     place, where = _place(name, hub)
     from transformers import AutoModelForCausalLM
 
@@ -200,8 +204,6 @@ def load_pretrained(
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
-        if _is_adapter(Path(name)) and find_spec("peft") is None:
-            raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
@@ -239,7 +241,7 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
     except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
-            whose = "its base model's" if _is_adapter(folder) else "the model's"
+            whose = "its base model's" if (folder / ADAPTER_CONFIG).is_file() else "the model's"
             raise ModelError(
                 f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
                 f"pass it: Generator({name!r}, tokenizer)"
@@ -276,10 +278,6 @@ def _moved(model: Any, name: str, device: str) -> Any:
 
 def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def _is_adapter(folder: Path) -> bool:
-    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
