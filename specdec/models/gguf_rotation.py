@@ -75,9 +75,12 @@ def shown(value: object) -> str:
 
 
 def head_size(config: Any) -> int:
-    """Return the width of a query of one head."""
+    """Return the width of a query of one head; 0 for different ones."""
     heads = getattr(config, "num_attention_heads", None) or 1
-    sizes = (getattr(config, name, None) for name in HEAD_SIZES)
+    try:
+        sizes = [getattr(config, name, None) for name in HEAD_SIZES]
+    except RuntimeError:  # of each layer
+        return 0
     return next((int(size) for size in sizes if size), config.hidden_size // heads)
 
 
@@ -89,9 +92,9 @@ def _apply_width(config: Any, parameters: dict[str, Any], given: Mapping[str, An
         "mrope_section"
     ):
         refused.append("dimension_sections")
-    if given.get("dimension_count_swa", 0) not in {0, getattr(config, "head_dim", head)}:
+    if head and given.get("dimension_count_swa", 0) not in {0, getattr(config, "head_dim", head)}:
         refused.append("dimension_count_swa")
-    if width and parameters.get("rope_type") != "proportional":
+    if width and head:
         if "partial_rotary_factor" in parameters:
             parameters["partial_rotary_factor"] = width / head
         elif width != head:

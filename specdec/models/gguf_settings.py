@@ -41,6 +41,8 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "expert_group_used_count": ("topk_group",),
     "expert_weights_scale": ("routed_scaling_factor",),
     "expert_weights_norm": ("norm_topk_prob",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "expert_gating_func": ("scoring_func",),
     "attention.scale": (),
     "attention.causal": (),
@@ -181,17 +183,27 @@ def _applied(config: Any, key: str, value: Any) -> bool:
     elif key == "expert_gating_func":
         value = _GATES.get(value, value)
     declared = type(config)()
-    name = next((name for name in _ATTRIBUTES[key] if hasattr(declared, name)), "")
+    names = _ATTRIBUTES[key]
+    try:
+        name = next((name for name in names if hasattr(declared, name)), "")
+        is_read = any(equal(getattr(config, name, None), value) for name in names)
+    except RuntimeError:  # a size of each layer, which the shapes of its tensors confirm
+        return True
     if key == "attention.sliding_window" and not (name and _is_windowed(config, value)):
         return bool(value == 0 or value >= config.max_position_embeddings)
-    if not name:
-        neutral = {"attention.scale": head_size(config) ** -0.5} if key == "attention.scale" else _NEUTRAL
-        neutral = {"attention.head_count_kv": getattr(config, "num_attention_heads", 0)} | dict(neutral)
-        neutral |= dict.fromkeys(("attention.key_length", "attention.value_length"), head_size(config))
-        return (value == 0 and type(value) is not bool) or (key in neutral and equal(value, neutral[key]))
-    if not equal(getattr(config, name), value):
+    if name and not is_read:
         setattr(config, name, value or None if name == "sliding_window" else value)
-    return True
+    if name or is_read or _HARMLESS.fullmatch(key):
+        return True
+    size = head_size(config)
+    neutral = {
+        **_NEUTRAL,
+        "attention.head_count_kv": getattr(config, "num_attention_heads", 0),
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "attention.scale": (size or 1) ** -0.5,
+    }
+    return (value == 0 and type(value) is not bool) or (key in neutral and equal(value, neutral[key]))
 
 
 def _is_windowed(config: Any, window: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError
-from specdec.models.gguf_settings import gguf_config
+from specdec.models.gguf_settings import gguf_config, remark_on
 from specdec.models.loading import load_pretrained, load_pretrained_tokenizer
 from tests.demo import tiny_gguf
 from tests.models.test_gguf_file import model_of
@@ -180,6 +180,64 @@ def test_the_largest_gemma_scales_attention_as_llama_cpp_knows(num_layers: int, 
     """No key has this scale: llama.cpp knows Gemma 2 27B by its 46 layers, and Gemma 3 27B by its 62."""
     tiny_gguf.write(tmp_path / "x.gguf", "gemma2", lambda writer: writer.add_block_count(num_layers))
     assert gguf_config(tmp_path / "x.gguf").query_pre_attn_scalar == scalar
+
+
+FAMILIES: dict[str, Callable[[Any], object]] = {
+    "falcon": lambda it: (it.add_layer_norm_eps(1e-5), it.add_tensor_data_layout("jploski")),
+    "gpt2": lambda it: (it.add_layer_norm_eps(1e-5), it.add_head_count_kv(4)),
+    "bloom": lambda it: (it.add_layer_norm_eps(1e-5), it.add_head_count_kv(4)),
+    "stablelm": lambda it: (it.add_layer_norm_eps(1e-5), it.add_rope_dimension_count(4), it.add_parallel_residual(0)),
+    "starcoder2": lambda it: it.add_layer_norm_eps(1e-5),
+    "nemotron": lambda it: (it.add_layer_norm_eps(1e-5), it.add_string("nemotron.rope.scaling.type", "none")),
+    "mamba": lambda it: (it.add_head_count(0), it.add_head_count_kv(0), it.add_ssm_conv_kernel(4), it.add_ssm_dt_b_c_rms(False)),
+    "qwen2moe": lambda it: (it.add_expert_count(8), it.add_expert_shared_feed_forward_length(32)),
+    "gemma2": lambda it: (it.add_attn_logit_softcapping(50.0), it.add_sliding_window(64)),
+    "gemma3": lambda it: it.add_float32("gemma3.rope.freq_base_swa", 10000.0),
+    "gemma4": lambda it: (
+        it.add_key_length(512), it.add_value_length(512), it.add_rope_dimension_count(512),
+        it.add_uint32("gemma4.rope.dimension_count_swa", 256), it.add_uint32("gemma4.attention.key_length_swa", 256),
+        it.add_tensor("rope_freqs.weight", np.array([1.0] * 64 + [1e30] * 192, dtype=np.float32)),
+    ),
+    "minimax-m2": lambda it: (it.add_expert_count(4), it.add_uint32("minimax-m2.expert_gating_func", 2)),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_keys_of_a_familys_files_are_known(family: str, tmp_path: Path) -> None:
+    tiny_gguf.write(tmp_path / "x.gguf", family, FAMILIES[family])
+    gguf_config(tmp_path / "x.gguf")
+    assert remark_on(tmp_path / "x.gguf") == ""
+
+
+def test_the_tensors_of_experts_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two of a file's tensors are one of the model's, and transformers takes the width of experts for its default."""
+    names = "ffn_gate", "ffn_up", "ffn_down"
+    every = tiny_gguf.weights()
+    dense = {name: each for name, each in every.items() if not any(part in name for part in names)}
+    monkeypatch.setattr(tiny_gguf, "weights", lambda _: dense)
+
+    def add(writer: Any) -> None:
+        writer.add_expert_count(4)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(tiny_gguf.INNER)
+        writer.add_key_length(16)
+        for layer in range(tiny_gguf.LAYERS):
+            for part in names:
+                own = every[f"blk.{layer}.{part}.weight"]
+                writer.add_tensor(
+                    f"blk.{layer}.{part}_exps.weight", np.stack([own * (index + 1) for index in range(4)])
+                )
+            writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", every["token_embd.weight"][:4].copy())
+            for part in ("attn_q_norm", "attn_k_norm"):
+                writer.add_tensor(f"blk.{layer}.{part}.weight", np.ones(16, dtype=np.float32))
+
+    tiny_gguf.write(tmp_path / "x.gguf", "qwen3moe", add)
+    model, _ = load_pretrained(str(tmp_path / "x.gguf"))
+    experts = model.model.layers[1].mlp.experts
+    down = torch.from_numpy(every["blk.1.ffn_down.weight"])
+    assert torch.equal(experts.down_proj[2], down * 3)
+    assert experts.gate_up_proj.shape == (4, 2 * tiny_gguf.INNER, tiny_gguf.WIDTH)
 
 
 def test_gemma_s_linear_scaling_is_of_layers_with_full_attention(tmp_path: Path) -> None:
