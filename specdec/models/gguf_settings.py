@@ -73,9 +73,17 @@ _SCALED_BY_WIDTH = {("gemma2", 46), ("gemma3_text", 62)}
 _GPT2_SPLITS = {"gpt-2", "default", "phi-2", "olmo", "mpt", "jais"}  # pre-tokenizers that split text as GPT-2's
 
 
-class _Contents(NamedTuple):
-    """A file's header: the model's settings and the tokenizer's, without their prefixes, and the tensors' names."""
+class GgufContents(NamedTuple):
+    """A file's header, which takes seconds to read for a large vocabulary.
 
+    Attributes:
+        path: of the file.
+        architecture: the family, by llama.cpp's name.
+        settings, tokenizer: keys of the model and of the tokenizer, without their prefixes.
+        tensors: names.
+    """
+
+    path: Path
     architecture: str
     settings: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
@@ -83,6 +91,7 @@ class _Contents(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Self:
+        """Read a file's header; a damaged one raises an error of any kind."""
         from transformers.integrations.gguf.reader import read_gguf_metadata
 
         metadata, tensors = read_gguf_metadata(str(path))
@@ -91,10 +100,10 @@ class _Contents(NamedTuple):
             {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
             for prefix in (f"{kind}.", "tokenizer.")
         )
-        return cls(kind, model, tokenizer, tensors)
+        return cls(path, kind, model, tokenizer, tensors)
 
 
-def gguf_config(path: Path) -> Any:
+def gguf_config(contents: GgufContents) -> Any:
     """Return the configuration of a file's model, with the settings that transformers leaves out.
 
     Raises:
@@ -102,8 +111,8 @@ def gguf_config(path: Path) -> Any:
     """
     from transformers import AutoConfig
 
+    path = contents.path
     config = AutoConfig.from_pretrained(path.absolute().parent, gguf_file=path.name)
-    contents = _Contents.of(path)
     refused = [
         f"{key} = {shown(value)}"
         for key, value in contents.settings.items()
@@ -116,7 +125,7 @@ def gguf_config(path: Path) -> Any:
     return config
 
 
-def check_tensors(path: Path, model: Any, unexpected: Sequence[str]) -> None:
+def check_tensors(contents: GgufContents, model: Any, unexpected: Sequence[str]) -> None:
     """Refuse a file with weights that its loaded model lacks; ``unexpected`` are those that transformers reports.
 
     Raises:
@@ -125,13 +134,12 @@ def check_tensors(path: Path, model: Any, unexpected: Sequence[str]) -> None:
     from transformers import modeling_gguf_pytorch_utils as reader
     from transformers.integrations.gguf import GGUF_ARCHS
 
-    contents = _Contents.of(path)
     stored = [name for name in contents.tensors if not ROTATION_TENSOR.fullmatch(name)]
     if contents.architecture not in GGUF_ARCHS and len(stored) > sum(1 for _ in model.parameters()):
         kind = reader.TENSOR_PROCESSORS.get(contents.architecture, reader.TensorProcessor)
         known = reader.get_gguf_hf_weights_map(model, kind(config={}))  # takes seconds
         unexpected = [name for name in stored if not {name, name.removesuffix(".weight")} & known.keys()]
-    _refuse(path, [*unexpected][:3], f" ({len(unexpected)} in all)" if len(unexpected) > 3 else "")
+    _refuse(contents.path, [*unexpected][:3], f" ({len(unexpected)} in all)" if len(unexpected) > 3 else "")
 
 
 def adapted_tokenizer(path: Path, tokenizer: Any) -> Any:
@@ -140,7 +148,7 @@ def adapted_tokenizer(path: Path, tokenizer: Any) -> Any:
 
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     adds_space = getattr(getattr(backend, "pre_tokenizer", None), "prepend_scheme", "never") != "never"
-    if adds_space and not _Contents.of(path).tokenizer.get("ggml.add_space_prefix", True):
+    if adds_space and not GgufContents.of(path).tokenizer.get("ggml.add_space_prefix", True):
         without = LlamaTokenizer(add_prefix_space=False).backend_tokenizer
         backend.pre_tokenizer, backend.decoder = without.pre_tokenizer, without.decoder
     return tokenizer
@@ -150,7 +158,7 @@ def remark_on(path: Path) -> str:
     """Return what of a file is unknown, and so was left out; "" if nothing."""
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    contents = _Contents.of(path)
+    contents = GgufContents.of(path)
     unknown = [
         f"{contents.architecture}.{key}"
         for key in contents.settings

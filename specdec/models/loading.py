@@ -17,7 +17,7 @@ from specdec.models.checkpoint_files import (
     remedy_for_files,
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
-from specdec.models.gguf_settings import adapted_tokenizer, check_tensors
+from specdec.models.gguf_settings import GgufContents, adapted_tokenizer, check_tensors
 from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
@@ -195,8 +195,9 @@ def load_pretrained(
     from transformers import AutoModelForCausalLM
 
     try:
-        if is_gguf(name):
-            others = {**gguf_arguments(Path(name)), **others}
+        contents = GgufContents.of(Path(name)) if is_gguf(name) else None
+        if contents:
+            others = {**gguf_arguments(contents), **others}
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
@@ -216,8 +217,8 @@ def load_pretrained(
             f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
             f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
         )
-    if is_gguf(name):
-        check_tensors(Path(name), model, report["unexpected_keys"])
+    if contents:
+        check_tensors(contents, model, report["unexpected_keys"])
         forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError
-from specdec.models.gguf_settings import gguf_config, remark_on
+from specdec.models.gguf_settings import GgufContents, gguf_config, remark_on
 from specdec.models.loading import load_pretrained, load_pretrained_tokenizer
 from tests.demo import tiny_gguf
 from tests.models.test_gguf_file import model_of
@@ -25,6 +25,10 @@ Add = Callable[[Any], None]
 def _libraries() -> None:
     for library in ("gguf", "accelerate"):
         pytest.importorskip(library, reason="a GGUF file is read with gguf and accelerate")
+
+
+def config_of(path: Path) -> Any:
+    return gguf_config(GgufContents.of(path))
 
 
 def logits_of(model: Any) -> torch.Tensor:
@@ -119,13 +123,13 @@ def test_a_file_whose_divisors_are_one_has_a_plain_rotation(tmp_path: Path) -> N
     tiny_gguf.write(
         tmp_path / "x.gguf", more=lambda writer: writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
     )
-    assert gguf_config(tmp_path / "x.gguf").rope_parameters["rope_type"] == "default"
+    assert config_of(tmp_path / "x.gguf").rope_parameters["rope_type"] == "default"
 
 
 def test_the_frequency_base_of_a_family_that_transformers_forgets_is_applied(tmp_path: Path) -> None:
     """StarCoder2's base has a default in transformers, whatever a file says, and Qwen3's width per head as well."""
     tiny_gguf.write(tmp_path / "x.gguf", "starcoder2", lambda writer: writer.add_layer_norm_eps(1e-6))
-    config = gguf_config(tmp_path / "x.gguf")
+    config = config_of(tmp_path / "x.gguf")
     assert config.rope_parameters["rope_theta"] == THETA
     assert config.norm_epsilon == pytest.approx(1e-6)
 
@@ -142,7 +146,7 @@ def test_long_and_short_factors_are_applied(tmp_path: Path) -> None:
         writer.add_uint32("phi3.rope.dimension_count", 12)
 
     tiny_gguf.write(tmp_path / "x.gguf", "phi3", add)
-    config = gguf_config(tmp_path / "x.gguf")
+    config = config_of(tmp_path / "x.gguf")
     assert config.rope_parameters == {
         "rope_type": "longrope",
         "rope_theta": THETA,
@@ -172,14 +176,14 @@ APPLIED: dict[str, tuple[str, Add, str, Any]] = {
 def test_a_setting_of_the_family_is_applied(kind: str, tmp_path: Path) -> None:
     architecture, add, name, value = APPLIED[kind]
     tiny_gguf.write(tmp_path / "x.gguf", architecture, add)
-    assert getattr(gguf_config(tmp_path / "x.gguf"), name) == value
+    assert getattr(config_of(tmp_path / "x.gguf"), name) == value
 
 
 @pytest.mark.parametrize(("num_layers", "scalar"), [(42, 256), (46, tiny_gguf.WIDTH // tiny_gguf.HEADS)])
 def test_the_largest_gemma_scales_attention_as_llama_cpp_knows(num_layers: int, scalar: int, tmp_path: Path) -> None:
     """No key has this scale: llama.cpp knows Gemma 2 27B by its 46 layers, and Gemma 3 27B by its 62."""
     tiny_gguf.write(tmp_path / "x.gguf", "gemma2", lambda writer: writer.add_block_count(num_layers))
-    assert gguf_config(tmp_path / "x.gguf").query_pre_attn_scalar == scalar
+    assert config_of(tmp_path / "x.gguf").query_pre_attn_scalar == scalar
 
 
 FAMILIES: dict[str, Callable[[Any], object]] = {
@@ -189,7 +193,7 @@ FAMILIES: dict[str, Callable[[Any], object]] = {
     "stablelm": lambda it: (it.add_layer_norm_eps(1e-5), it.add_rope_dimension_count(4), it.add_parallel_residual(0)),
     "starcoder2": lambda it: it.add_layer_norm_eps(1e-5),
     "nemotron": lambda it: (it.add_layer_norm_eps(1e-5), it.add_string("nemotron.rope.scaling.type", "none")),
-    "mamba": lambda it: (it.add_head_count(0), it.add_head_count_kv(0), it.add_ssm_conv_kernel(4), it.add_ssm_dt_b_c_rms(False)),
+    "mamba": lambda it: (it.add_head_count(0), it.add_head_count_kv(0), it.add_ssm_conv_kernel(4)),
     "qwen2moe": lambda it: (it.add_expert_count(8), it.add_expert_shared_feed_forward_length(32)),
     "gemma2": lambda it: (it.add_attn_logit_softcapping(50.0), it.add_sliding_window(64)),
     "gemma3": lambda it: it.add_float32("gemma3.rope.freq_base_swa", 10000.0),
@@ -206,7 +210,7 @@ FAMILIES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_keys_of_a_familys_files_are_known(family: str, tmp_path: Path) -> None:
     tiny_gguf.write(tmp_path / "x.gguf", family, FAMILIES[family])
-    gguf_config(tmp_path / "x.gguf")
+    config_of(tmp_path / "x.gguf")
     assert remark_on(tmp_path / "x.gguf") == ""
 
 
@@ -242,7 +246,7 @@ def test_the_tensors_of_experts_are_those_of_the_model(monkeypatch: pytest.Monke
 
 def test_gemma_s_linear_scaling_is_of_layers_with_full_attention(tmp_path: Path) -> None:
     tiny_gguf.write(tmp_path / "x.gguf", "gemma3", with_linear)
-    rotations = gguf_config(tmp_path / "x.gguf").rope_parameters
+    rotations = config_of(tmp_path / "x.gguf").rope_parameters
     assert rotations["full_attention"] == {"rope_type": "linear", "factor": 4.0, "rope_theta": THETA}
     assert rotations["sliding_attention"]["rope_type"] == "default"
 
