@@ -73,8 +73,9 @@ def check_settings(folder: Path, settings: object, remedy: str, has_norms: bool 
     Raises:
         ModelError: with the first such key and its value.
     """
-    computed = {**_COMPUTED, **dict.fromkeys(_NORMED, (has_norms,))}
     for place, values in _parts(settings):
+        own = {"query_pre_attn_scalar": (values.get("head_dim"),), **dict.fromkeys(_NORMED, (has_norms,))}
+        computed = {**_COMPUTED, **own}
         wrong = [key for key in values if key in computed and values[key] not in (None, *computed[key])]
         if (window := _window(values)) is not None:
             wrong.append(window)

@@ -46,6 +46,7 @@ PUBLISHED: dict[str, Settings] = {
                         "use_mtp_layernorm": False, "parallel_draft_step": 1, "has_lm_head": True}},
     "SpecForge's": COMMON | {"target_model_type": "gemma3_text", "additional_fc": False, "reuse_target_lm_head": True},
     "AngelSlim's": COMMON | {"modal_type": "LLM", "head_dim": 80, "tie_word_embeddings": True},
+    "Gemma's usual scale": COMMON | {"head_dim": 6, "query_pre_attn_scalar": 6, "final_logit_softcapping": None},
     "OpenAI's target's": COMMON | {"model_type": "gpt_oss", "num_local_experts": 16, "experts_per_token": 4},
 }  # fmt: skip
 
@@ -98,6 +99,7 @@ REFUSED: dict[str, tuple[Settings, str]] = {
         "rope_parameters.full_attention = ",
     ),
     "a scale": ({"logits_scaling": 8.0}, "logits_scaling = 8.0"),
+    "another scale of attention": ({"query_pre_attn_scalar": 8}, "query_pre_attn_scalar = 8"),
     "a soft cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
     "quantised tensors": ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config = "),
     "features without more layers": ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state = false"),
