@@ -27,6 +27,7 @@ from specdec.heads.files import (
 )
 from specdec.heads.kinds import STRATEGIES
 from specdec.heads.p_eagle import PEagleHead
+from specdec.heads.settings import check_layers, check_settings
 
 REMEDIES = {
     "eagle3": "give the folder of an EAGLE-3 head that was trained for this model",
@@ -61,8 +62,10 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) ->
     tensors = {_official_name(name): tensor for name, tensor in files.items()}
     try:
         _check_kind(folder, settings, tensors, kind)
+        check_settings(folder, settings, remedy)
         config = _config_of(settings, tensors)
         _check_target(folder, config, tensors, target, remedy)
+        check_layers(folder, settings, config.target_layers(target.num_layers), remedy)
         head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype, remedy)
     except MISUNDERSTOOD as error:
         raise ModelError(

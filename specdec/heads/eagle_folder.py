@@ -19,6 +19,7 @@ from specdec.heads.files import (
     read_config,
     read_tensors,
 )
+from specdec.heads.settings import check_layers, check_settings
 
 REMEDY = "give the folder of an EAGLE head that was trained for this model"
 
@@ -37,6 +38,8 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     tensors = {name.removeprefix("model.").replace("layers.0.", "midlayer."): files[name] for name in files}
     try:
         _check_kind(folder, settings, tensors)
+        check_settings(folder, settings, REMEDY, has_norms=False)
+        check_layers(folder, settings, (target.num_layers,), REMEDY)
         config = _config_of(settings, tensors)
         check_target(folder, config.vocab_size, config.hidden_size, target, REMEDY)
         own, sizes = tensors.pop("embed_tokens.weight", None), (config.vocab_size, config.hidden_size)

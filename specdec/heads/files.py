@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError
+from specdec.heads.settings import check_settings
 
 # What a value of a wrong type, or a missing or impossible one, brings up.
 MISUNDERSTOOD = ValidationError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
@@ -66,13 +67,15 @@ def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], settings: Ma
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def check_folder(folder: Path, remedy: str) -> None:
+def check_folder(folder: Path, remedy: str, has_norms: bool = True) -> None:
     """Refuse a folder without a readable ``config.json`` or any tensors, as reading the head would, but at once.
+
+    ``has_norms`` is as for ``check_settings``.
 
     Raises:
         ModelError: with the remedy.
     """
-    read_config(folder, remedy)
+    check_settings(folder, read_config(folder, remedy), remedy, has_norms)
     files_of_tensors(folder, FILES, remedy)
 
 
@@ -132,7 +135,10 @@ def layer_settings(settings: Mapping[str, Any], tensors: Mapping[str, torch.Tens
         tensors: by the official names.
     """
     num_heads = settings["num_attention_heads"]
-    rope = settings.get("rope_parameters") or {"rope_type": "default", **(settings.get("rope_scaling") or {})}
+    rope = dict(settings.get("rope_parameters") or settings.get("rope_scaling") or {})
+    kind = rope.setdefault("rope_type", rope.get("type", "default"))  # "type" is the older spelling
+    if kind == "mrope":  # of images: a text's three positions are equal
+        rope["rope_type"] = "default"
     return {
         "intermediate_size": len(tensors["midlayer.mlp.gate_proj.weight"]),
         "num_attention_heads": num_heads,

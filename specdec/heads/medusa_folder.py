@@ -8,7 +8,8 @@ Two layouts are read, as safetensors or as ``.pt`` and ``.bin`` files of plain t
   heads, and ``token_map``, the target's ids of a reduced draft vocabulary.
 
 Without output matrices, all heads share the target's. Heads and blocks are counted from the tensors: published
-configurations say two heads where there are five, and nothing else is needed from them.
+configurations say two heads where there are five. Nothing else is needed from them, but other computations that they
+ask for are refused.
 """
 
 import re
@@ -19,8 +20,17 @@ from pathlib import Path
 import torch
 
 from specdec.errors import ModelError
-from specdec.heads.files import TargetWeights, check_target, files_of_tensors, first_of, read_tensors, write_folder
+from specdec.heads.files import (
+    TargetWeights,
+    check_target,
+    files_of_tensors,
+    first_of,
+    read_config,
+    read_tensors,
+    write_folder,
+)
 from specdec.heads.medusa import MedusaWeights, ResBlock
+from specdec.heads.settings import check_settings
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
 _FILES = "*.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt"
@@ -60,12 +70,14 @@ class _Parts:
 
 
 def check_medusa_heads(folder: Path) -> None:
-    """Refuse a folder without files of tensors.
+    """Refuse a folder without files of tensors, or with settings of other heads.
 
     Raises:
         ModelError: with the remedy.
     """
     files_of_tensors(folder, _FILES, _REMEDY)
+    if (folder / "config.json").is_file():
+        check_settings(folder, read_config(folder, _REMEDY), _REMEDY)
 
 
 def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -> MedusaWeights:
@@ -74,6 +86,7 @@ def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -
     Raises:
         ModelError: the folder holds no Medusa heads, or those of another target; with what was found and needed.
     """
+    check_medusa_heads(folder)
     parts = _parts_of(read_tensors(folder, _FILES, _REMEDY))
     _check_names(folder, parts)
     _check_blocks(folder, parts, target)

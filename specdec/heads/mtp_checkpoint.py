@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from specdec.errors import ModelError, in_one_line
 from specdec.heads.files import first_of
 from specdec.heads.mtp import MtpHead, MtpParts
+from specdec.heads.settings import refuse
 
 _FAMILIES = "DeepSeek-V3, GLM-4.5, Qwen3-Next, Qwen3.5 and MiMo"
 _REMEDY = f"give the folder or hub name of an original checkpoint with modules, such as those of {_FAMILIES}"
@@ -93,6 +94,8 @@ def read_mtp(model: Any, embeddings: torch.Tensor, lm_head: torch.Tensor, dtype:
     except (SafetensorError, OSError) as error:
         raise ModelError(f"a file of {folder} is damaged ({error}): copy the checkpoint again") from error
     _check(folder, tensors)
+    if getattr(config, "mtp_use_dedicated_embeddings", False):
+        refuse(folder, "mtp_use_dedicated_embeddings", True, _REMEDY)
     try:
         return _assembled(found[0], tensors, _one_layer(config), embeddings, lm_head, dtype)
     except (KeyError, ValueError, RuntimeError, AttributeError, TypeError) as error:

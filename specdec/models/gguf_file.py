@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelError
+from specdec.models.gguf_settings import GgufContents, gguf_config
 
 _LIBRARIES = "gguf", "accelerate"  # what transformers reads such files with
 _MAGIC, _VERSIONS, _HEADER_SIZE = b"GGUF", (2, 3), 24
@@ -56,12 +57,18 @@ def check_gguf(name: str) -> None:
         )
 
 
-def gguf_arguments(path: Path) -> Mapping[str, Any]:
-    """Return arguments of transformers' ``from_pretrained`` that load a file's weights dequantised."""
+def gguf_arguments(contents: GgufContents) -> Mapping[str, Any]:
+    """Return arguments of transformers' ``from_pretrained`` that load a file's weights dequantised.
+
+    Raises as ``gguf_config``.
+    """
     import transformers
 
-    config = getattr(transformers, "GgufConfig", None)  # without it, transformers always dequantises
-    return {} if config is None else {"quantization_config": config(gguf_file=str(path), dequantize=True)}
+    settings = {"config": gguf_config(contents)}
+    quantization = getattr(transformers, "GgufConfig", None)  # without it, transformers always dequantises
+    if quantization is None:
+        return settings
+    return {**settings, "quantization_config": quantization(gguf_file=str(contents.path), dequantize=True)}
 
 
 def forget_quantization(model: Any) -> None:
@@ -79,7 +86,7 @@ def reason_of(error: Exception) -> str:
         return f"{reason}. Give a folder with safetensors weights, or a hub name"
     if "ignore_mismatched_sizes" in reason:
         return "its tensors have other shapes than transformers expects from its metadata"
-    if "valid JSON" in reason:  # what transformers says of metadata in any format
+    if "valid JSON" in reason or isinstance(error, UnicodeDecodeError):  # transformers says so of any format
         return f"the file is damaged or encrypted: its metadata can't be read. {_AGAIN}"
     if isinstance(error, struct.error | ValueError | LookupError | OverflowError):
         return f"the file is damaged or incomplete ({reason}). {_AGAIN}"

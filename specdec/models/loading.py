@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, nearest, plural, shortened
+from specdec.models.adapter_files import base_of, with_adapter
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
     GIVE_A_MODEL,
@@ -17,6 +17,7 @@ from specdec.models.checkpoint_files import (
     remedy_for_files,
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
+from specdec.models.gguf_settings import GgufContents, adapted_tokenizer, check_tensors
 from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
@@ -173,7 +174,7 @@ def load_pretrained(
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer from a path or hub name: safetensors or a GGUF file, without remote code.
 
-    A GGUF file's weights are dequantised to the dtype.
+    An adapter of PEFT's is added to its base model. A GGUF file's weights are dequantised to the dtype.
 
     Args:
         tokenizer: used instead of the model's own.
@@ -186,12 +187,17 @@ def load_pretrained(
         ModelError: with what went wrong.
     """
     name = checked_name(name)
+    hub = hub or HubAnswer.of(name)
+    if (base := base_of(name, hub)) is not None:
+        loaded = load_pretrained_tokenizer(name, hub) if tokenizer is None else tokenizer
+        return with_adapter(load_pretrained(base, loaded, dtype, device, **others)[0], name, hub), loaded
     place, where = _place(name, hub)
-    if is_gguf(name):
-        others = {**gguf_arguments(Path(name)), **others}
     from transformers import AutoModelForCausalLM
 
     try:
+        contents = GgufContents.of(Path(name)) if is_gguf(name) else None
+        if contents:
+            others = {**gguf_arguments(contents), **others}
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
@@ -199,8 +205,6 @@ def load_pretrained(
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
-        if _is_adapter(Path(name)) and find_spec("peft") is None:
-            raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
@@ -213,7 +217,8 @@ def load_pretrained(
             f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
             f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
         )
-    if is_gguf(name):
+    if contents:
+        check_tensors(contents, model, report["unexpected_keys"])
         forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
 
@@ -232,11 +237,12 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(place, **where)
+        tokenizer = AutoTokenizer.from_pretrained(place, **where)
+        return adapted_tokenizer(Path(name), tokenizer) if is_gguf(name) else tokenizer
     except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
-            whose = "its base model's" if _is_adapter(folder) else "the model's"
+            whose = "its base model's" if (folder / ADAPTER_CONFIG).is_file() else "the model's"
             raise ModelError(
                 f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
                 f"pass it: Generator({name!r}, tokenizer)"
@@ -273,10 +279,6 @@ def _moved(model: Any, name: str, device: str) -> Any:
 
 def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def _is_adapter(folder: Path) -> bool:
-    return (folder / ADAPTER_CONFIG).is_file()
 
 
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
 from specdec.layout import Compiler
 from specdec.models.gguf_file import is_gguf
+from specdec.models.gguf_settings import remark_on
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.options import name_and_options
@@ -136,11 +138,13 @@ def read_model(
 
 
 def _remarked(source: ModelSource, opened: Opened) -> Opened:
-    """Add that a GGUF file's weights were dequantised, which takes several times the file's memory."""
+    """Add that a GGUF file's weights were dequantised, in several times the file's memory, and what was left out."""
     if not is_gguf(source.name):
         return opened
     dtype = str(opened.model.dtype).removeprefix("torch.")
-    return replace(opened, remark=f"the GGUF file's weights are dequantised to {dtype}")
+    left_out = remark_on(Path(source.name))
+    remark = f"the GGUF file's weights are dequantised to {dtype}"
+    return replace(opened, remark=f"{remark}; {left_out}" if left_out else remark)
 
 
 def preferred(registry: Registry) -> list[Plugin]:

@@ -17,6 +17,7 @@ from specdec.heads.eagle3_folder import REMEDIES, read_head
 from specdec.heads.files import TargetWeights, check_folder
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision, dtype_of
+from specdec.heads.settings import notes_on_settings
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
@@ -94,7 +95,7 @@ class Eagle3Proposer(Proposer):
         check_ids(head.target_ids, host, f"the head in {folder} drafts", remedy)
         engine = self._engine(host, head, head.config.target_layers(weights.num_layers))
         if self.head is not None:  # those made here were trained for this very model
-            engine.notes = notes_on_target(host.model)
+            engine.notes = notes_on_settings(folder) + notes_on_target(host.model)
         return engine
 
     def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:

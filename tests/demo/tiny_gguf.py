@@ -1,18 +1,21 @@
 """GGUF files of Llama and Qwen models with random weights, small enough to convert in a test."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 WIDTH, INNER, HEADS, GROUPS, LAYERS = 64, 96, 4, 2, 2
-HEAD = {"llama": WIDTH // HEADS, "qwen2": WIDTH // HEADS, "qwen3": 128}  # transformers supposes 128 for Qwen3
+# Families whose files have the width per head; of others it is WIDTH // HEADS.
+HEAD = {"gemma2": 16, "gemma3": 16, "qwen3": 128}  # transformers supposes 128 for Qwen3
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdeĠ", "ab", "abc"]
 
 
 def weights(architecture: str = "llama") -> dict[str, np.ndarray]:
     """The tensors by GGUF's names, of transformers' shapes."""
-    rng, head = np.random.default_rng(0), HEAD[architecture]
+    rng, head = np.random.default_rng(0), HEAD.get(architecture, WIDTH // HEADS)
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
     for layer in range(LAYERS):
         shapes |= {f"blk.{layer}.{name}": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
@@ -33,8 +36,11 @@ def weights(architecture: str = "llama") -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in named.items()}
 
 
-def write(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
-    """Write the file, its matrices in blocks of four bits, and return what its tensors are worth."""
+def write(path: Path, architecture: str = "llama", more: Callable[[Any], None] | None = None) -> dict[str, np.ndarray]:
+    """Write the file, its matrices in blocks of four bits, and return what its tensors are worth.
+
+    ``more`` adds keys and tensors to gguf's writer.
+    """
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType
     from gguf.quants import dequantize, quantize
 
@@ -49,10 +55,10 @@ def write(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
     writer.add_rope_freq_base(100000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(TOKENS))
-    writer.add_rope_dimension_count(HEAD[architecture])
-    if architecture == "qwen3":
-        writer.add_key_length(HEAD[architecture])
-        writer.add_value_length(HEAD[architecture])
+    writer.add_rope_dimension_count(HEAD.get(architecture, WIDTH // HEADS))
+    if architecture in HEAD:
+        writer.add_key_length(HEAD.get(architecture, WIDTH // HEADS))
+        writer.add_value_length(HEAD.get(architecture, WIDTH // HEADS))
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)
     writer.add_token_types([TokenType.CONTROL] * 3 + [TokenType.NORMAL] * (len(TOKENS) - 3))
@@ -67,6 +73,8 @@ def write(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
         raw = quantize(tensor, kind)
         writer.add_tensor(name, raw, raw_dtype=kind)
         worth[name] = dequantize(raw, kind)
+    if more is not None:
+        more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

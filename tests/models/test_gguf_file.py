@@ -37,14 +37,17 @@ def _contents(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def model_of(architecture: str, worth: dict[str, np.ndarray]) -> Any:
+PLAIN = {"rope_theta": 100000.0, "rope_type": "default"}
+
+
+def model_of(architecture: str, worth: dict[str, np.ndarray], rotation: dict[str, Any] = PLAIN) -> Any:
     """A model with these weights, made without transformers' reader."""
-    head = tiny_gguf.HEAD[architecture]
+    head = tiny_gguf.HEAD.get(architecture, tiny_gguf.WIDTH // tiny_gguf.HEADS)
     config = getattr(transformers, FAMILIES[architecture])(
         vocab_size=len(tiny_gguf.TOKENS), hidden_size=tiny_gguf.WIDTH, intermediate_size=tiny_gguf.INNER,
         num_hidden_layers=tiny_gguf.LAYERS, num_attention_heads=tiny_gguf.HEADS, num_key_value_heads=tiny_gguf.GROUPS,
         head_dim=head, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=True,
-        rope_parameters={"rope_theta": 100000.0, "rope_type": "default"},
+        rope_parameters=dict(rotation),
     )  # fmt: skip
     found = dict[str, torch.Tensor]()
     for name, given in worth.items():

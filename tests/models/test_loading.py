@@ -85,6 +85,11 @@ def test_without_a_network_the_cache_serves(
         return file
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    if (load, config) == (load_pretrained, "adapter_config.json"):
+        monkeypatch.setattr("specdec.models.adapter_files.find_spec", lambda _: None)
+        with pytest.raises(ModelError, match="it is an adapter, which needs peft"):
+            load("owner/model")
+        return
     with pytest.raises(ModelError, match="that is all"):
         load("owner/model")
     assert asked == [True]
@@ -219,7 +224,7 @@ def test_a_folder_without_a_tokenizer_says_so_with_the_remedy(folder: Any, tmp_p
 
 
 def test_an_adapter_without_peft_says_what_to_install(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.models.loading.find_spec", lambda _: None)
+    monkeypatch.setattr("specdec.models.adapter_files.find_spec", lambda _: None)
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "their/base"}')
     with pytest.raises(ModelError, match="it is an adapter, which needs peft: pip install peft"):
         load_pretrained(str(tmp_path))

@@ -1,5 +1,6 @@
 """Multi-token prediction as a strategy: the reference's drafts, plain decoding's text, and unsuitable checkpoints."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +188,20 @@ def test_an_unsuitable_checkpoint_is_refused_with_a_remedy(
     with pytest.raises(ModelError, match=found) as refused:
         read(spoilt(checkpoints("mimo")[0], tmp_path, change))
     assert "give " in str(refused.value)
+
+
+def test_a_module_with_embeddings_of_its_own_is_refused_by_name(
+    checkpoints: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    folder = spoilt(checkpoints("mimo")[0], tmp_path, len)
+    config = json.loads((folder / "config.json").read_text())
+    for value in (False, True):
+        (folder / "config.json").write_text(json.dumps(config | {"mtp_use_dedicated_embeddings": value}))
+        if not value:
+            read(folder)
+            continue
+        with pytest.raises(ModelError, match=r"mtp_use_dedicated_embeddings = true, .*: give the folder or hub"):
+            read(folder)
 
 
 def test_targets_without_a_known_checkpoint_are_refused(

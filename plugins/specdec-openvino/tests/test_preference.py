@@ -113,6 +113,23 @@ def test_a_gguf_file_is_the_engines_and_converted_once(
     assert again.token_ids == expected.token_ids
 
 
+def test_a_gguf_files_scaled_rotation_is_the_engines_too(tiny_gguf: ModuleType, tmp_path: Path) -> None:
+    def scale(writer: Any) -> None:
+        writer.add_rope_scaling_factor(16.0)
+
+    path, prompt = tmp_path / "model.gguf", [3, 4, 5, 6, 7, 8] * 20
+    texts = list[list[tuple[int, ...]]]()
+    for more in (None, scale):
+        tiny_gguf.write(path, more=more)
+        generators = [Generator(str(path), backend=backend) for backend in ("openvino", "hf")]
+        texts.append(
+            [tuple(each.generate(prompt, max_new_tokens=16, eos_token_id=()).token_ids) for each in generators]
+        )
+    (plain, also_plain), (scaled, also_scaled) = texts
+    assert (plain, scaled) == (also_plain, also_scaled)
+    assert plain != scaled, "the scaling makes a difference"
+
+
 def test_a_gguf_file_is_rounded_by_the_engine(
     tiny_gguf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

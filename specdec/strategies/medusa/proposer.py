@@ -11,6 +11,7 @@ from pydantic import Field
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.medusa_folder import check_medusa_heads, read_medusa_heads
 from specdec.heads.precision import AUTO, Precision, dtype_of
+from specdec.heads.settings import notes_on_settings
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
@@ -76,5 +77,5 @@ class MedusaProposer(Proposer):
         options = MedusaOptions(self.num_nodes, self.min_probability)
         engine = MedusaEngine(options, MedusaRunner(heads, self.top_k), weights.num_layers, learns=host.is_keyed)
         if self.head is not None:  # those made here were trained for this very model
-            engine.notes = notes_on_target(host.model)
+            engine.notes = notes_on_settings(folder) + notes_on_target(host.model)
         return engine

@@ -21,6 +21,7 @@ from specdec.models.notes import Notes
 from specdec_openvino.conversion.external_weights import tensors_of
 
 _FORMAT = 8  # version of the files; another number invalidates earlier conversions
+_GGUF_FORMAT = 2  # earlier conversions of GGUF files lost scaled rotations
 _READ = "*.safetensors", "*.json", "openvino_model.*"  # files of a folder that determine what the model computes
 _PLAIN = bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range
 # A module's attributes that are described elsewhere, and transformers' mark that hidden states were requested.
@@ -69,7 +70,7 @@ def name_of_folder(folder: Path, device: str, is_export: bool = False) -> str:
 def name_of_file(file: Path, dtype: str, device: str) -> str:
     """Return the name of the conversion of a GGUF file in a dtype for a device, without reading the file."""
     named = _Digest(device)
-    named.add(file.resolve(), dtype, *_version_of("gguf"))
+    named.add(file.resolve(), dtype, _GGUF_FORMAT, *_version_of("gguf"))
     named.add_file(file.resolve())
     return named.hex()
 

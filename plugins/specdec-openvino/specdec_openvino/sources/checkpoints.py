@@ -4,8 +4,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from specdec.models.gguf_settings import GgufContents, gguf_config
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
 from specdec_openvino.conversion.files import Conversion
@@ -73,4 +74,4 @@ class GgufFile(_TorchSource):
         return separate_weights(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
 
     def config(self) -> Any:
-        return AutoConfig.from_pretrained(self.source.absolute().parent, gguf_file=self.source.name)
+        return gguf_config(GgufContents.of(self.source))

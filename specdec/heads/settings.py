@@ -1,0 +1,156 @@
+"""Keys of heads' configurations: each is read, harmless, refused because the head computes otherwise, or named."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec.errors import ModelError
+
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+_NESTED = "transformer_layer_config", "eagle_config"
+# Values with which a head computes what specdec computes; null is always one of them.
+_COMPUTED: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("hidden_act", "hidden_activation"), ("silu", "swish")),
+    **dict.fromkeys(
+        ("logit_scale", "logits_scaling", "embedding_multiplier", "residual_multiplier", "scale_emb"), (1,)
+    ),
+    **dict.fromkeys(("attention_multiplier", "query_pre_attn_scalar", "scale_depth", "dim_model_base"), ()),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "clip_qkv", "attention_chunk_size"), ()),
+    **dict.fromkeys(("quantization_config", "compression_config"), ()),
+    "additional_fc": (False,),
+    "attn_temperature_tuning": (False,),
+    "is_causal": (True,),
+    "parallel_draft_step": (1,),
+    "partial_rotary_factor": (1,),
+    "position_embedding_type": ("rope",),
+    "qk_layernorm": (False,),
+    "use_bidirectional_attention": (False,),
+    "use_mtp_layernorm": (False,),
+    "use_qk_norm": (False,),
+}
+# Those of EAGLE-3's layer, which the first EAGLE's has not.
+_NORMED = "use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm"
+# Ids of the target's layers, by what is to be added for transformers' numbers of hidden states.
+_IDS: Mapping[str, tuple[int, ...]] = {
+    "layer_ids": (0,),
+    "aux_hidden_state_layer_ids": (0,),
+    f"eagle_config.{_LAYER_IDS}": (1, 0),  # by engines: SGLang counts outputs of layers, vLLM hidden states
+    "eagle_config.layer_ids": (1, 0),
+    "target_layer_ids": (1,),
+}
+_ROTATION = {
+    "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+    "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "truncate",
+    "mrope_section", "mrope_interleaved",  # of images: a text's three positions are equal
+}  # fmt: skip
+# Read, confirmed by the tensors, checked elsewhere, or without effect on a pass.
+_KNOWN = re.compile(
+    r"_.*|.*dropout.*|.*_token(_id)?|(torch_)?dtype|architectures|model_type|target_model_type|auto_map|modal_type|"
+    r"transformers_version|speculators_.*|(base_model_)?name_or_path|version|initializer_range|use_cache|"
+    r"pretraining_tp|tie_word_embeddings|is_encoder_decoder|has_no_defaults_at_init|output_(attentions|hidden_states)|return_dict|"
+    r"(target_|draft_)?hidden_size|intermediate_size|head_dim|num_attention_heads|num_key_value_heads|"
+    r"num_hidden_layers|(target_|draft_|truncated_|hot_)?vocab_size|rms_norm_eps|max_position_embeddings|"
+    r"rope_(theta|scaling|parameters)|attention_bias|mlp_bias|qkv_bias|bias|eagle_fc_bias|norm_before_(residual|fc)|"
+    r"fc_norm|norm_output|embed_requires_grad|reuse_target_lm_head|has_lm_head|original_lm_head|medusa_.*|num_heads|"
+    r"sliding_window|use_sliding_window|max_window_layers|layer_types|(num_local_)?experts(_per_token)?|"
+    r"parallel_draft_heads_num_layers|parallel_drafting|(target_|aux_hidden_state_)?layer_ids|"
+    rf"{_LAYER_IDS}|transformer_layer_config|eagle_config"
+)
+_FREE_WINDOW = "llama", "qwen2", "qwen3"  # families whose layers have a window only if another key says so
+
+
+def check_settings(folder: Path, settings: object, remedy: str, has_norms: bool = True) -> None:
+    """Refuse a configuration with values that make a head compute something else than specdec's heads.
+
+    Args:
+        folder: the head's.
+        settings: of its ``config.json``; what isn't an object is refused by the reader.
+        remedy: of the error.
+        has_norms: False for the first EAGLE's heads.
+
+    Raises:
+        ModelError: with the first such key and its value.
+    """
+    for place, values in _parts(settings):
+        own = {"query_pre_attn_scalar": (values.get("head_dim"),), **dict.fromkeys(_NORMED, (has_norms,))}
+        computed = {**_COMPUTED, **own}
+        wrong = [key for key in values if key in computed and values[key] not in (None, *computed[key])]
+        if (window := _window(values)) is not None:
+            wrong.append(window)
+        if wrong:
+            refuse(folder, f"{place}{wrong[0]}", values[wrong[0]], remedy)
+        for key in ("rope_parameters", "rope_scaling"):
+            rotation = values.get(key) or {}
+            for name, value in rotation.items() if isinstance(rotation, Mapping) else ():
+                if isinstance(value, Mapping) or value not in (None, *_COMPUTED.get(name, (value,))):
+                    refuse(folder, f"{place}{key}.{name}", value, remedy)
+
+
+def check_layers(folder: Path, settings: Mapping[str, Any], layers: Sequence[int], remedy: str) -> None:
+    """Refuse ids of other layers than those whose hidden states a head reads here.
+
+    Args:
+        folder: the head's.
+        settings: of its ``config.json``.
+        layers: those that are read, numbered as transformers' ``hidden_states``.
+        remedy: of the error.
+
+    Raises:
+        ModelError: with the key and its value.
+    """
+    for place, values in _parts(settings):
+        for key, numbers in _IDS.items():
+            ids = values.get(key.removeprefix(place)) if key.startswith(place) else None
+            if ids and not any([number + more for number in ids] == [*layers] for more in numbers):
+                where = f"name the right ones in {_LAYER_IDS}, at the top of config.json and numbered as transformers'"
+                here = f"the head reads layers {[*layers]} here; {where} hidden_states, or {remedy}"
+                refuse(folder, key, ids, here)
+
+
+def notes_on_settings(folder: Path) -> tuple[str, ...]:
+    """Return the note on keys of a head's configuration that are unknown, and were left out, if there are any."""
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()  # Medusa's heads need none
+    unknown = [
+        f"{place}{key}"
+        for place, values in _parts(settings)
+        for key, value in values.items()
+        if value is not None and key not in {*_COMPUTED, *_NORMED} and not _KNOWN.fullmatch(key)
+    ]
+    unknown += [
+        f"{place}{key}.{name}"
+        for place, values in _parts(settings)
+        for key in ("rope_parameters", "rope_scaling")
+        for name in values.get(key) or ()
+        if name not in {*_ROTATION, *_COMPUTED}
+    ]
+    return (f"the head's configuration has unknown keys, which were left out: {', '.join(unknown)}",) if unknown else ()
+
+
+def refuse(folder: Path, key: str, value: object, remedy: str) -> None:
+    """Raise the error for a key whose value a head doesn't honour here."""
+    raise ModelError(
+        f"the head in {folder} has {key} = {json.dumps(value)}, which specdec's heads don't compute: {remedy}"
+    )
+
+
+def _parts(settings: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects of a configuration whose keys are checked, with the prefix of their names."""
+    if isinstance(settings, Mapping):
+        yield "", settings
+        yield from ((f"{name}.", settings[name]) for name in _NESTED if isinstance(settings.get(name), Mapping))
+
+
+def _window(values: Mapping[str, Any]) -> str | None:
+    """Return the key by which a head's layers attend to a window of the text alone, if they do."""
+    if any("full" not in str(kind) for kind in values.get("layer_types") or ()):
+        return "layer_types"
+    size = values.get("sliding_window")
+    if not size or size >= values.get("max_position_embeddings", size + 1):
+        return None
+    is_used = values.get("use_sliding_window", values.get("model_type", "llama") not in _FREE_WINDOW)
+    return "sliding_window" if is_used and not values.get("layer_types") else None
