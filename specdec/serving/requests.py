@@ -129,7 +129,7 @@ class RequestParser:
         wanted = RequestedAnswer.of_chat(body)
         messages = [
             with_parsed_arguments(message.model_dump(exclude_none=True), index)
-            | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
+            | {"content": message.content or message.refusal or "", "role": _ROLES.get(message.role, message.role)}
             for index, message in enumerate(body.messages)
         ]
         prompt = self._encoded(messages, "messages", template_options(body))

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from specdec.requests.prompts import text_of_part
+
 _MOST_STOPS = 32  # special tokens become ids, and the rest has a limit of its own
 _MOST_MESSAGES = 2048  # OpenAI's
 _MOST_SEED = 2**63
@@ -213,6 +215,7 @@ class Message(Body):
     content: Any = Field(
         default=None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]}
     )
+    refusal: str | None = Field(default=None, description="the content of an assistant's message without one")
 
     @field_validator("content")
     @classmethod
@@ -221,10 +224,10 @@ class Message(Body):
             return value
         if not isinstance(value, list):
             raise ValueError("give text, or a list of parts")
-        for part in value:
-            if not (isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-                raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
-        return "".join(part["text"] for part in value)
+        texts = [text for part in value if (text := text_of_part(part)) is not None]
+        if len(texts) != len(value):
+            raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
+        return "".join(texts)
 
 
 class ChatBody(Sampling):

@@ -69,6 +69,32 @@ def test_a_random_model_calls_a_tool_if_it_must(chatting: Served, choice: Any) -
     assert num_ended == 3 or "channel" in chatting.generator.tokenizer.chat_template
 
 
+def is_cut(arguments: str) -> bool:
+    try:
+        return not json.loads(arguments)
+    except ValueError:
+        return True
+
+
+def test_a_call_that_was_cut_is_accepted_as_history(chatting: Served, request: pytest.FixtureRequest) -> None:
+    choice, question, num_cut = {"type": "function", "function": {"name": "get_weather"}}, ASKED["messages"], 0
+    named, tools = {"type": "function", "name": "get_weather"}, [{"type": "function", **TOOLS[0]["function"]}]
+    for most in range(8, 80, 6):
+        asked = {**ASKED, "tools": TOOLS[:1], "tool_choice": choice, "max_tokens": most, "seed": 1}
+        message = chatting.post("/v1/chat/completions", asked).json()["choices"][0]["message"]
+        for call in filter(lambda call: is_cut(call["function"]["arguments"]), message.get("tool_calls") or ()):
+            num_cut += 1
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "cut"}
+            asked |= {"messages": [*question, message, result], "max_tokens": 1, "tool_choice": "none"}
+            answer = chatting.post("/v1/chat/completions", asked)
+            assert answer.status_code == 200, answer.text
+        body = {"model": "demo", "input": question, "tools": tools, "tool_choice": named, "max_output_tokens": most}
+        output = chatting.post("/v1/responses", body).json()["output"]
+        answer = chatting.post("/v1/responses", {**body, "input": [*question, *output], "tool_choice": "none"})
+        assert answer.status_code == 200, answer.text
+    assert num_cut or request.node.callspec.params["chatting"] == "gpt_oss"
+
+
 def test_streamed_parts_are_the_whole_answer(chatting: Served) -> None:
     client = chatting.openai()
     for options in ({"tool_choice": "required", "seed": 1}, {"tool_choice": "auto", "seed": 2, "max_tokens": 40}):
