@@ -4,7 +4,7 @@ Fields without effect are removed before (``neutral_fields``); any other unknown
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -232,6 +232,8 @@ class Message(Body):
 
 class ChatBody(Sampling):
     """The body of /v1/chat/completions."""
+
+    has_strict_tools: ClassVar[bool] = False  # OpenAI's default for functions without "strict"
 
     messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)
