@@ -281,6 +281,24 @@ def test_what_the_library_refuses_is_an_error_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Grammar('start: start "a"'),
+        Grammar("start: @x", parts={"x": Grammar("start: start start")}),
+        Grammar("start: T\nT: /a/ & /b/"),
+        Regex(r"a[^\s\S]"),
+    ],
+    ids=str,
+)
+def test_a_grammar_that_no_text_can_meet_is_refused_in_a_sentence_with_the_remedy(constraint: Constraint) -> None:
+    remedy = (
+        "no text can be whole: a rule that refers to itself needs an alternative that ends, and an expression a match"
+    )
+    with pytest.raises(RequestError, match=f"^the constraint is refused: {remedy}$"):
+        ConstraintCache(Vocabulary(trained(), len(trained()))).start(constraint, [0])
+
+
 NESTED = {"items": {"anyOf": [{"type": "string", "format": "colour"}, {"$ref": "#/$defs/a"}]}, "$defs": {"a": {}}}
 
 
