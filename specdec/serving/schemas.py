@@ -69,6 +69,14 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None  # without effect
 
 
+class PromptCacheOptions(Body):
+    """OpenAI's options of its prompt cache; prefixes are cached here without them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prewarm: Literal[False] | None = Field(default=None, description="true asks for no answer, and is refused")
+
+
 class JsonSchemaFormat(Body):
     """A JSON schema for the content of an answer."""
 
@@ -157,6 +165,7 @@ class Sampling(Body):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
 
     @property

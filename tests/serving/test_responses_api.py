@@ -347,7 +347,8 @@ def test_what_cant_be_done_is_refused_by_name(
 def test_what_clients_send_without_effect_changes_nothing(chatting: Served, plain: dict[str, Any]) -> None:
     more = {
         "store": False, "background": False, "previous_response_id": None, "truncation": "disabled", "n": 1,
-        "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"], "prompt_cache_options": {"ttl": "12h"},
+        "reasoning": {"effort": "low", "summary": "auto", "context": "auto", "mode": "standard"},
         "text": {"format": {"type": "text"}, "verbosity": "low"}, "metadata": {"a": "b"}, "user": "me",
         "service_tier": "auto", "parallel_tool_calls": True, "max_tool_calls": 3, "tools": [], "tool_choice": "auto",
         "prompt_cache_key": "k", "stream_options": {"include_obfuscation": False}, "proposer": "off", "seed": 3,
