@@ -12,7 +12,7 @@ from specdec.constraints.formats import with_exact_formats
 from specdec.constraints.grammar_constraint import GrammarConstraint, named
 from specdec.constraints.json_schema import ALLOWED_ESCAPES
 from specdec.constraints.matcher import check_size, library
-from specdec.constraints.schema_check import check_schema, too_deep
+from specdec.constraints.schema_check import as_decimal, check_schema, too_deep
 from specdec.errors import RequestError, in_one_line
 
 _JSON = re.compile(r"%json\s*")
@@ -70,7 +70,7 @@ def _with_schemas_checked(definition: str) -> str:
     parts, end = list[str](), 0
     for found in _JSON.finditer(definition):
         try:
-            schema, after = json.JSONDecoder().raw_decode(definition, found.end())
+            schema, after = json.JSONDecoder(parse_float=as_decimal).raw_decode(definition, found.end())
         except json.JSONDecodeError:
             continue  # within a text or comment; otherwise the library refuses it
         except RecursionError:
@@ -79,7 +79,8 @@ def _with_schemas_checked(definition: str) -> str:
             raise RequestError(f"a JSON schema of the grammar isn't JSON: {in_one_line(error)}") from None
         if found.start() >= end and schema and isinstance(schema, dict):  # the library refuses lists, texts and numbers
             check_schema(schema)
-            limited = with_exact_formats(schema) | {"x-guidance": {"json_allowed_escapes": ALLOWED_ESCAPES}}
+            limited = with_exact_formats(json.loads(definition[found.end() : after]))
+            limited["x-guidance"] = {"json_allowed_escapes": ALLOWED_ESCAPES}
             parts += definition[end : found.end()], json.dumps(limited, ensure_ascii=False)
             end = after
     return "".join([*parts, definition[end:]])

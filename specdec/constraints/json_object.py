@@ -1,11 +1,10 @@
 """Any JSON object."""
 
-import json
 from typing import Any
 
 from specdec.constraints.base import Vocabulary
 from specdec.constraints.grammar_constraint import GrammarConstraint
-from specdec.constraints.json_schema import JsonSchema
+from specdec.constraints.json_schema import JsonSchema, plain_data
 
 
 class JsonObject(GrammarConstraint):
@@ -15,4 +14,4 @@ class JsonObject(GrammarConstraint):
         return JsonSchema({"type": "object"}, whitespace="any").grammar(vocabulary)
 
     def parse(self, text: str) -> Any:
-        return json.loads(text)
+        return plain_data(text)

@@ -11,7 +11,7 @@ from specdec.constraints.formats import with_exact_formats
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import GrammarError, check_size, library, start
 from specdec.constraints.refusals import place_of_refusal
-from specdec.constraints.schema_check import check_schema, too_deep
+from specdec.constraints.schema_check import as_decimal, check_schema, too_deep
 from specdec.errors import RequestError, in_one_line
 
 Whitespace = Literal["single", "none", "any"]
@@ -73,8 +73,17 @@ class JsonSchema(GrammarConstraint):
 
     def parse(self, text: str) -> Any:
         if self.python_type is None:
-            return json.loads(text)
+            return plain_data(text)
         return TypeAdapter(self.python_type).validate_json(text)
+
+
+def plain_data(text: str) -> Any:
+    """Return the value of JSON text.
+
+    Raises:
+        ValueError: for a number beyond the range of a double, which Python reads as infinity.
+    """
+    return json.loads(text, parse_float=lambda number: float(as_decimal(number)))
 
 
 def _as_text(schema: Mapping[str, Any]) -> str:
@@ -98,8 +107,8 @@ def _schema_of(python_type: Any) -> Mapping[str, Any]:
 
 def _read(text: str) -> Any:
     try:
-        schema = json.loads(text)
-        json.dumps(schema, allow_nan=False)  # Python reads NaN and 1e999, which aren't JSON
+        schema = json.loads(text, parse_float=as_decimal)
+        json.dumps(schema, allow_nan=False, default=str)  # Python reads NaN, which isn't JSON
         return schema
     except RecursionError:
         raise too_deep() from None

@@ -26,6 +26,10 @@ MOST_BYTES = 1 << 18  # of a grammar's text; a JSON schema of that size takes 0.
 _MOST_FORCED_BYTES = 256
 _MOST_ABANDONED = 2  # compilations that go on after they were refused: a thread can't be ended
 _ADVICE = " Enable '"  # then one of the library's own options
+_NO_TEXT = (
+    "no text can be whole: a rule that refers to itself needs an alternative that ends, and an expression a match"
+)
+_STOP_REASONS = dict.fromkeys(("NoExtension", "NoExtensionBias"), _NO_TEXT)  # by the library's own words
 Answer = TypeVar("Answer")
 
 
@@ -112,8 +116,8 @@ def check(matcher: "LLMatcher") -> None:
     """Raise GrammarError if a matcher has failed."""
     if matcher.is_error():
         lines = matcher.get_error().strip().partition("\n<state>")[0].splitlines()
-        reason = " ".join(" ".join(lines).split())
-        raise GrammarError(reason.partition(_ADVICE)[0].rstrip(". "))
+        reason = " ".join(" ".join(lines).split()).partition(_ADVICE)[0].rstrip(". ")
+        raise GrammarError(_STOP_REASONS.get(reason, reason))
 
 
 def check_size(name: str, text: str) -> None:

@@ -4,15 +4,17 @@ llguidance refuses the keywords that it knows and doesn't implement, and ignores
 keyword, or one of an older draft, would make the constraint weaker than it reads. So each keyword is checked here.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from itertools import chain
 from typing import Any, NoReturn, TypeGuard
 from urllib.parse import unquote
 
-from specdec.errors import RequestError, nearest, shortened
+from specdec.errors import RequestError, nearest, plural, shortened
 
 _MAPPINGS = {"properties", "patternProperties", "$defs", "definitions"}  # of schemas by name
 _LISTS = {"anyOf", "oneOf", "allOf", "prefixItems"}  # of schemas
@@ -37,8 +39,8 @@ _MOST_LEVELS = 100  # the library's parser allows 128, a few of which it needs i
 _MOST_SHOWN = 40  # characters of a faulty value in a message
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: object) -> TypeGuard[float | Decimal]:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
 def _is_count(value: object) -> bool:
@@ -53,6 +55,7 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
+_NUMERIC = {"const", "enum", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (_is_number, "a number")),
     "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
@@ -81,6 +84,18 @@ def check_schema(schema: object) -> None:
     _check_depth(schema)
     schemas = schemas_by_place(schema, _check_one)
     _check_finite(schemas)
+
+
+def as_decimal(text: str) -> Decimal:
+    """Return a number of a JSON schema's text with all of its digits, as ``parse_float`` of ``json.loads``.
+
+    Raises:
+        ValueError: beyond the range of a double.
+    """
+    with suppress(InvalidOperation):  # for an exponent of many digits
+        if math.isfinite(float(text)):
+            return Decimal(text)
+    raise ValueError(f"{shortened(text, _MOST_SHOWN)} is beyond the range of a double")
 
 
 def too_deep() -> RequestError:
@@ -133,28 +148,57 @@ def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
         is_right, kind = _KINDS[keyword]
         if not is_right(value):
             _refuse(place, f"{keyword} is {kind}, not {_shown(value)}")
-        if keyword == "multipleOf" and _significand(value) > _LARGEST_DIVISOR:
-            _refuse(
-                place,
-                f"multipleOf is {shortened(str(value), _MOST_SHOWN)}; without the zeros at its end at most "
-                f"{_LARGEST_DIVISOR:,} is possible",
+    if fault := next(_faults(schema), None):
+        _refuse(place, fault)
+
+
+def _faults(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what can't be enforced in a schema whose keywords have values of their kinds."""
+    if _significand(schema.get("multipleOf", 1)) > _LARGEST_DIVISOR:
+        shown = shortened(str(schema["multipleOf"]), _MOST_SHOWN)
+        yield f"multipleOf is {shown}; without the zeros at its end at most {_LARGEST_DIVISOR:,} is possible"
+    for keyword in filter(_NUMERIC.__contains__, schema):
+        leaves = [*_leaves(schema[keyword])]
+        if any(isinstance(leaf, str) and _UNWRITABLE.search(leaf) for leaf in leaves):
+            yield f"{keyword} has a control character, which can't be written"
+        if inexact := [each for each in filter(_is_number, leaves) if not _is_exact(keyword, each)]:
+            remedy = "give it as a string" if keyword in ("const", "enum") else "give one in this range, or none"
+            yield (
+                f"the digits of {keyword}, {shortened(str(inexact[0]), _MOST_SHOWN)}, can't be enforced: integers are "
+                f"exact up to 2**53, and other numbers to the digits of a double; {remedy}"
             )
-        if keyword in ("const", "enum") and any(map(_UNWRITABLE.search, _strings(value))):
-            _refuse(place, f"{keyword} has a control character, which can't be written")
+    least, num_names = schema.get("minProperties", 0), len({*schema.get("required", ())})
+    if least > num_names + 1 and not {"const", "enum"} & schema.keys():  # the names of constants are their own
+        yield (
+            f"minProperties is {least}, which a repeated name would meet: have {plural(least - 1, 'name')} in "
+            f"required, or give {num_names + 1} at most"
+        )
 
 
-def _significand(number: float) -> int:
+def _is_exact(keyword: str, number: float | Decimal) -> bool:
+    """Return True if the library enforces a number's own digits: it reads doubles, and bounds integers in 64 bits."""
+    step = {"exclusiveMinimum": 1, "exclusiveMaximum": -1}.get(keyword, 0)  # to the nearest integer that is valid
+    try:
+        double = float(number)
+    except OverflowError:
+        return False
+    if not double.is_integer() or (keyword in ("const", "enum") and abs(double) >= 2**63):
+        return Decimal(str(number)) == Decimal(repr(double))
+    return Decimal(str(number)) == max(-(2**63), min(int(double + step), 2**63 - 1)) - step
+
+
+def _significand(number: float | Decimal) -> int:
     digits = Decimal(str(number)).normalize().as_tuple().digits
     return int("".join(map(str, digits)))
 
 
-def _strings(value: object) -> Iterator[str]:
-    """The strings in a JSON value; keys aren't among them, since those of constants are written as they are."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
+def _leaves(value: object) -> Iterator[object]:
+    """Yield the values in a JSON value that aren't lists or objects; keys are written as they are."""
+    if isinstance(value, list | dict):
         for inner in value.values() if isinstance(value, dict) else value:
-            yield from _strings(inner)
+            yield from _leaves(inner)
+    else:
+        yield value
 
 
 def inner_schemas(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

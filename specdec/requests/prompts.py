@@ -10,6 +10,10 @@ import torch
 from specdec.errors import RequestError
 
 _NO_OPTIONS: Mapping[str, Any] = {}
+_TEXT_PARTS = {
+    "text": "text", "input_text": "text", "output_text": "text", "reasoning_text": "text", "summary_text": "text",
+    "refusal": "refusal",
+}  # fmt: skip
 _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a tensor; one of these or a list of them"
 
 
@@ -120,16 +124,32 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
     return _text_ids(text, tokenizer, add_special_tokens=False)
 
 
+def text_of_part(part: Any) -> str | None:
+    """Return the text of one part of a chat message's content; None if the part isn't text."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
+    return text if isinstance(text, str) else None
+
+
 def _plain(message: Any) -> Any:
-    """Return a message with its text parts joined, as every template accepts it."""
-    parts = message.get("content") if isinstance(message, Mapping) else None
-    if not isinstance(parts, list | tuple):
+    """Return a message as every template accepts it: its text parts joined, and no calls where it has none.
+
+    An assistant's refusal is its content. Fields that are None are left out, as templates ask for defined ones.
+    """
+    if not isinstance(message, Mapping):
         return message
+    left_out: dict[str, tuple[object, ...]] = {"tool_calls": (None, [], ()), "content": ()}
+    plain = {name: value for name, value in message.items() if value not in left_out.get(name, (None,))}
+    parts = message.get("content")
+    if not parts and isinstance(message.get("refusal"), str):
+        parts = plain["content"] = message["refusal"]
+    if not isinstance(parts, list | tuple):
+        return plain
+    texts = list(map(text_of_part, parts))
     kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
-    if any(kind != "text" for kind in kinds):
-        others = ", ".join(sorted({str(kind) for kind in kinds if kind != "text"}))
-        raise RequestError(f"a message has parts that aren't text: {others}")
-    return {**message, "content": "".join(part["text"] for part in parts)}
+    if others := {str(kind) for kind, text in zip(kinds, texts, strict=True) if text is None}:
+        raise RequestError(f"a message has parts that aren't text: {', '.join(sorted(others))}")
+    return {**plain, "content": "".join(text for text in texts if text)}
 
 
 def _text_ids(text: str, tokenizer: Any, **options: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""The special tokens of a tokenizer, which decoded text omits."""
+"""The special tokens of a tokenizer, which decoded text omits, and the state that tells whether tokens were added."""
 
 from typing import Any
 
@@ -9,3 +9,11 @@ def special_tokens(tokenizer: Any) -> dict[str, int]:
     found = {token.content: index for index, token in added.items() if token.special}
     names, ids = (getattr(tokenizer, name, ()) for name in ("all_special_tokens", "all_special_ids"))
     return found | dict(zip(names, ids, strict=True))
+
+
+def state_of_tokenizer(tokenizer: Any | None) -> object:
+    """Return what facts about a tokenizer's vocabulary depend on; it differs once tokens are added or made special."""
+    if tokenizer is None:
+        return None
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return len(tokenizer), dict(added), [*getattr(tokenizer, "all_special_tokens", ())]

@@ -26,6 +26,7 @@ from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import Registry
 from specdec.requests.builder import RequestBuilder
 from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.special_tokens import state_of_tokenizer
 from specdec.runtime.backend_choice import backend_for
 from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
 from specdec.runtime.lease import WeightsLease
@@ -122,8 +123,8 @@ class Binding:
                     self._lease.is_decoding = False
 
     def is_current(self) -> bool:
-        """Return True while the parts fit the model, and a backend's copy of the weights equals the model's."""
-        if state_of(self.model) != self._state:
+        """Return True while the parts fit model and tokenizer, and a backend's copy of the weights is the model's."""
+        if (state_of(self.model), state_of_tokenizer(self.tokenizer)) != self._state:
             return False
         return self._copied is None or self._fingerprint() == self._copied
 
@@ -174,7 +175,7 @@ class Binding:
                 self._release()
 
     def _renew(self) -> None:
-        """Bind again if the parts are closed or the model was changed: cast, moved, resized, given an adapter, …"""
+        """Bind again if the parts are closed, the model was cast, moved, resized, …, or the tokenizer gained tokens."""
         self._lease.is_decoding = True  # from here on no other generator changes the layout of the weights
         if not self._is_open or not self.is_current():
             self._close_parts()
@@ -218,8 +219,9 @@ class Binding:
         weights = replace(found, engine=backend.name, runs_layers=backend.cls.runs_layers)
         with ExitStack() as failing:
             failing.callback(target.close)
-            state, copied = state_of(model), fingerprint_of(model) if backend.cls.copies_weights else None
+            copied = fingerprint_of(model) if backend.cls.copies_weights else None
             check_tokenizer(tokenizer, target.shapes.vocab_size)
+            state = state_of(model), state_of_tokenizer(tokenizer)
             strategies = Strategies(self._host(target), choice.proposer)
             failing.pop_all()
         self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend

@@ -68,7 +68,7 @@ class RequestedAnswer:
             ApiError: for tools or a constraint that are invalid or can't be enforced.
         """
         content, param = content_constraint(body)
-        choice = tool_choice(body.tools or (), body.tool_choice)
+        choice = tool_choice(body.tools or (), body.tool_choice, body.has_strict_tools)
         is_single = body.parallel_tool_calls is False or choice.is_named
         request = AnswerRequest(
             content=content,

@@ -146,14 +146,14 @@ class Engine:
         except SpecdecError as error:
             self._send([(job, ApiError(400, str(error), code="invalid_value"))])
             return
-        refusal = next((fault for handle in handles if (fault := _refusal_of(handle, batch))), None)
+        refusal = next((fault for handle in handles if (fault := _refusal_of(handle, batch, call.params))), None)
         if refusal is not None:
             self._send([(job, refusal)])
         for index, handle in enumerate(handles):
             if isinstance(handle, Handle):
                 self._texts[handle] = Text(job, index, Figures(), is_echoed=not call.echoes)
                 if refusal is not None:
-                    batch.cancel(handle)
+                    handle.fail(refusal)
 
     def _publish(self, batch: OpenBatch, record: StepRecord) -> None:
         """Send each job its events of a step."""
@@ -218,16 +218,17 @@ class Engine:
                 self._loop.call_soon_threadsafe(_deliver, events)
 
 
-def _refusal_of(handle: Handle | Exception, batch: OpenBatch) -> ApiError | None:
-    """Return the error for a prompt that can't be served, or None."""
+def _refusal_of(handle: Handle | Exception, batch: OpenBatch, params: tuple[str, str]) -> ApiError | None:
+    """Return the error for a prompt that can't be served, or None; ``params`` as in ``Call``."""
     if not isinstance(handle, Handle):
-        return ApiError(400, str(handle), None if isinstance(handle, ConstraintError) else "prompt", "invalid_value")
+        return ApiError(400, str(handle), None if isinstance(handle, ConstraintError) else params[0], "invalid_value")
     if batch.most_tokens is not None and handle.capacity > batch.most_tokens:
         message = (
             f"The prompt and its completion may have {handle.capacity} tokens, but this server has memory for the "
             f"keys and values of {batch.most_tokens}."
         )
-        return ApiError(400, message, "max_tokens", "context_length_exceeded")
+        param = params[handle.prompt_length < batch.most_tokens]
+        return ApiError(400, message, param, "context_length_exceeded")
     return None
 
 

@@ -1,5 +1,6 @@
-"""JSON schemas of requests with ``"strict": false``."""
+"""JSON schemas of requests that aren't strict."""
 
+import logging
 import time
 from typing import Any
 
@@ -7,6 +8,7 @@ from specdec.constraints import Grammar, JsonObject, JsonSchema
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import LEAST_SECONDS, MOST_SECONDS, GrammarError, SlowGrammarError
+from specdec.errors import RequestError
 
 
 class LenientSchema(GrammarConstraint):
@@ -25,7 +27,8 @@ class LenientSchema(GrammarConstraint):
         deadline = time.monotonic() + (MOST_SECONDS if seconds is None else seconds)
         try:
             return super().start(vocabulary, seconds)
-        except GrammarError:
+        except GrammarError as error:
+            log_unenforced(error)
             return start_by(deadline, self.any_value, vocabulary)
 
     def grammar(self, vocabulary: Vocabulary) -> str:
@@ -52,9 +55,16 @@ def _enforceable_part(part: GrammarConstraint, vocabulary: Vocabulary, deadline:
         return part
     try:
         start_by(deadline, part, vocabulary)
-    except GrammarError:
+    except GrammarError as error:
+        log_unenforced(error)
         return part.any_value
     return part
+
+
+def log_unenforced(error: RequestError) -> None:
+    """Log that a schema isn't enforced, for an operator who looks for the cause of invalid JSON."""
+    logger = logging.getLogger("specdec.serving")
+    logger.warning("schema not enforced", extra={"event": "schema_not_enforced", "reason": str(error)})
 
 
 def start_by(deadline: float, constraint: GrammarConstraint, vocabulary: Vocabulary) -> ConstraintState:

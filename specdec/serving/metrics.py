@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from specdec.errors import RequestError
 from specdec.record import Outcome, StepRecord
 from specdec.runtime.open_batch import OpenBatch
+from specdec.serving.errors import ApiError
 from specdec.serving.usage import depth_of
 
 _SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -123,8 +125,9 @@ class Metrics:
                 self._count_step(outcome)
 
     def _count_end(self, outcome: Outcome) -> None:
-        reason = str(outcome.finish_reason)
-        self.finished.labels(_REASONS.get(reason, reason)).inc()
+        if not isinstance(outcome.error, RequestError | ApiError):  # it was refused, which is no error of the server's
+            reason = str(outcome.finish_reason)
+            self.finished.labels(_REASONS.get(reason, reason)).inc()
         if outcome.request.new_tokens:
             self.prompt_tokens.inc(outcome.request.prompt_length)
             self.prefix_queries.inc(outcome.request.prompt_length)

@@ -42,6 +42,7 @@ class Call:
         reports_steps: report each step's draft as well.
         plan: what the answers may contain; its constraint isn't among the settings until it is compiled.
         echoes: of each prompt, to be reported in front of its text; empty if prompts aren't reported.
+        params: the fields of the request that have the prompts, and to which the length of the answer is due.
         has_completion: False if the prompts alone are reported. One token is decoded all the same: the pass over the
             prompt decides it at no cost.
     """
@@ -57,6 +58,7 @@ class Call:
     reports_steps: bool
     plan: AnswerPlan
     echoes: Sequence[Echo] = ()
+    params: tuple[str, str] = ("prompt", "max_tokens")
     has_completion: bool = True
 
     @property
@@ -129,7 +131,7 @@ class RequestParser:
         wanted = RequestedAnswer.of_chat(body)
         messages = [
             with_parsed_arguments(message.model_dump(exclude_none=True), index)
-            | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
+            | {"content": message.content or message.refusal or "", "role": _ROLES.get(message.role, message.role)}
             for index, message in enumerate(body.messages)
         ]
         prompt = self._encoded(messages, "messages", template_options(body))
@@ -215,8 +217,9 @@ class RequestParser:
         plan: AnswerPlan,
     ) -> Call:
         """Return a call; ``length`` is the number of new tokens, and the field that it is due to."""
-        most, _ = length
-        self._check_length(body, max(map(len, prompts)), length, plan)
+        most, length_param = length
+        params = "messages" if isinstance(body, ChatBody) else "prompt", length_param
+        self._check_length(body, max(map(len, prompts)), most, params, plan)
         count = body.n or 1
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
@@ -233,17 +236,19 @@ class RequestParser:
             verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),
             num_logprobs=num_logprobs,
             plan=plan,
+            params=params,
             reports_steps=bool(body.include_steps),
         )
 
-    def _check_length(self, body: Sampling, longest: int, length: tuple[int, str], plan: AnswerPlan) -> None:
+    def _check_length(self, body: Sampling, longest: int, most: int, params: tuple[str, str], plan: AnswerPlan) -> None:
         """Raise ApiError if the answer has no room, or its shortest length can't be honoured.
 
         Args:
             longest: tokens of the longest prompt.
-            length: as in ``_call``.
+            most: the number of new tokens.
+            params: as in ``Call``.
         """
-        (most, param), positions = length, self._shapes.context_length
+        positions = self._shapes.context_length
         if longest + most > positions:
             message = (
                 f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
@@ -251,7 +256,7 @@ class RequestParser:
             )
             if body.max_tokens == 0:
                 message += " max_tokens=0 needs room for one token too, which isn't reported."
-            raise ApiError(400, message, param, "context_length_exceeded")
+            raise ApiError(400, message, params[longest < positions], "context_length_exceeded")
         if (body.min_tokens or 0) > most:
             message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
             raise ApiError(400, message, "min_tokens", "invalid_value")

@@ -4,9 +4,11 @@ Fields without effect are removed before (``neutral_fields``); any other unknown
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from specdec.requests.prompts import text_of_part
 
 _MOST_STOPS = 32  # special tokens become ids, and the rest has a limit of its own
 _MOST_MESSAGES = 2048  # OpenAI's
@@ -65,6 +67,14 @@ class StreamOptions(Body):
     include_usage: bool = False
     continuous_usage_stats: bool = Field(default=False, description="each part has the usage so far, as vLLM's does")
     include_obfuscation: bool | None = None  # without effect
+
+
+class PromptCacheOptions(Body):
+    """OpenAI's options of its prompt cache; prefixes are cached here without them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prewarm: Literal[False] | None = Field(default=None, description="true asks for no answer, and is refused")
 
 
 class JsonSchemaFormat(Body):
@@ -155,6 +165,7 @@ class Sampling(Body):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
 
     @property
@@ -213,6 +224,7 @@ class Message(Body):
     content: Any = Field(
         default=None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]}
     )
+    refusal: str | None = Field(default=None, description="the content of an assistant's message without one")
 
     @field_validator("content")
     @classmethod
@@ -221,14 +233,16 @@ class Message(Body):
             return value
         if not isinstance(value, list):
             raise ValueError("give text, or a list of parts")
-        for part in value:
-            if not (isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-                raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
-        return "".join(part["text"] for part in value)
+        texts = [text for part in value if (text := text_of_part(part)) is not None]
+        if len(texts) != len(value):
+            raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
+        return "".join(texts)
 
 
 class ChatBody(Sampling):
     """The body of /v1/chat/completions."""
+
+    has_strict_tools: ClassVar[bool] = False  # OpenAI's default for functions without "strict"
 
     messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)

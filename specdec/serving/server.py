@@ -223,6 +223,8 @@ class Server:
             job.give_up()
             if not job.has_ended:
                 self.engine.cancel(job)
+            else:
+                self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
             self._note_end(answer, watch, request)
 
         parts = self._parts(job, answer, watch)
@@ -239,7 +241,6 @@ class Server:
 
     def _note_end(self, answer: ResponseBuilder, watch: Stopwatch, request: Request) -> None:
         usage, log_fields = answer.usage(), request.state.log_fields
-        self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
         log_fields |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
         if watch.seconds_to_first is not None:
             log_fields["first_token_seconds"] = round(watch.seconds_to_first, 4)

@@ -8,11 +8,13 @@ from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import check_size, library
 from specdec.errors import RequestError, in_one_line
 from specdec.serving.errors import ApiError, invalid
-from specdec.serving.lenient_schema import LenientSchema, any_value_of
+from specdec.serving.lenient_schema import LenientSchema, any_value_of, log_unenforced
 from specdec.serving.schemas import ResponseFormat, Sampling
 
 _Field = tuple[str, Any, Callable[[Any], GrammarConstraint]]  # its name, its value, and the function of its constraint
 _SCHEMA = "response_format.json_schema.schema"
+_HAVE_STRICT = _SCHEMA, ".function.parameters"  # fields beside which a request may have "strict"
+_OF_A_SCHEMA = "the JSON schema"  # is how errors begin that are about one
 
 
 def content_constraint(body: Sampling) -> tuple[GrammarConstraint | None, str]:
@@ -33,13 +35,10 @@ def content_constraint(body: Sampling) -> tuple[GrammarConstraint | None, str]:
     return None, ""
 
 
-def schema_constraint(schema: Any, strict: bool | None, param: str) -> GrammarConstraint:
-    """Return the constraint of a JSON schema; any JSON for one that isn't ``strict`` and can't be enforced.
+def schema_constraint(schema: Any, is_strict: bool, param: str) -> GrammarConstraint:
+    """Return the constraint of a JSON schema; any JSON for one that isn't strict and can't be enforced.
 
-    "Any JSON" is any object, or any value if the schema's type isn't object.
-
-    Args:
-        strict: as the request has it; None is enforced as well.
+    "Any JSON" is any object, or any value if the schema's type isn't object. The log then says why.
 
     Raises:
         ApiError: with the place in the schema, if it can't be enforced.
@@ -47,15 +46,18 @@ def schema_constraint(schema: Any, strict: bool | None, param: str) -> GrammarCo
     try:
         enforced = JsonSchema(schema)
     except RequestError as error:
-        if strict is False:
-            return any_value_of(schema)
-        raise refusal(error, param) from None
-    return LenientSchema(enforced, any_value_of(schema)) if strict is False else enforced
+        if is_strict:
+            raise refusal(error, param) from None
+        log_unenforced(error)
+        return any_value_of(schema)
+    return enforced if is_strict else LenientSchema(enforced, any_value_of(schema))
 
 
 def refusal(error: RequestError, param: str) -> ApiError:
     """Return the error for a constraint that was refused."""
     message = str(error)
+    if message.startswith(_OF_A_SCHEMA) and param.endswith(_HAVE_STRICT):
+        message += ' (with "strict": false, it isn\'t enforced)'
     return invalid(param, f"{message[:1].lower()}{message[1:]}")
 
 
@@ -88,7 +90,7 @@ def _of_response_format(wanted: ResponseFormat) -> GrammarConstraint:
     if definition is None:
         return JsonObject()
     schema = {"type": "object"} if definition.schema_ is None else definition.schema_
-    return schema_constraint(schema, definition.strict, _SCHEMA)
+    return schema_constraint(schema, definition.strict is not False, _SCHEMA)
 
 
 def _any_object(_: bool) -> JsonObject:

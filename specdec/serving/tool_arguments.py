@@ -1,8 +1,15 @@
-"""Arguments of tool calls in a conversation: OpenAI's clients send JSON text, but chat templates expect mappings."""
+"""Arguments of tool calls in a conversation: OpenAI's clients send JSON text, but chat templates expect mappings.
+
+The text is a model's, and so is any JSON or none: a conversation goes on after a call that was cut or is malformed.
+"""
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from pydantic_core import from_json
 
 from specdec.serving.body_parsing import check_count
 from specdec.serving.errors import ApiError, invalid
@@ -15,7 +22,7 @@ def with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, A
         index: the message's index, for errors.
 
     Raises:
-        ApiError: if a call isn't an object, or its arguments aren't a JSON object.
+        ApiError: if a call isn't an object, or its arguments are neither text nor an object.
     """
     parsed, place = dict(message), f"messages[{index}]"
     if (calls := parsed.get("tool_calls")) is not None:
@@ -37,7 +44,7 @@ def _function(function: Any, place: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise invalid(place, "give an object with a name and arguments")
     arguments = function.get("arguments")
-    parsed = {} if arguments in ("", None) else parsed_arguments(arguments, f"{place}.arguments")
+    parsed = {} if arguments is None else parsed_arguments(arguments, f"{place}.arguments")
     return {**function, "arguments": parsed}
 
 
@@ -48,16 +55,23 @@ def parsed_arguments(arguments: Any, place: str) -> dict[str, Any]:
         place: of the arguments in the request, for errors.
 
     Raises:
-        ApiError: if they aren't a JSON object, or its text.
+        ApiError: if they are neither text nor an object, or have too many values.
     """
     if isinstance(arguments, str):
         try:
             check_count(arguments.encode("utf-8", "surrogatepass"))
-            arguments = json.loads(arguments)
         except ApiError as error:
             raise invalid(place, str(error)) from None
-        except (ValueError, RecursionError) as error:
-            raise invalid(place, f"it isn't JSON ({str(error)[:80]})") from None
+        return _object_of(arguments)
     if not isinstance(arguments, Mapping):
         raise invalid(place, "give a JSON object, or its text")
     return dict(arguments)
+
+
+def _object_of(text: str) -> dict[str, Any]:
+    """Return the object that a text is, or the part of it in a cut answer; any other text by the name "arguments"."""
+    for read in (json.loads, partial(from_json, allow_partial="trailing-strings")):
+        with suppress(ValueError, RecursionError):
+            if isinstance(found := read(text), dict):
+                return found
+    return {"arguments": text} if text.strip() else {}

@@ -31,12 +31,13 @@ class ToolChoice:
     is_named: bool = False
 
 
-def tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
+def tool_choice(tools: Sequence[Any], choice: Any, is_strict: bool) -> ToolChoice:
     """Return the functions that an answer may call.
 
     Args:
         tools: definitions of functions.
         choice: "none", "auto", "required", a named function, or allowed tools; None for "auto".
+        is_strict: whether a definition without "strict" is; one that isn't is offered even if it can't be enforced.
 
     Raises:
         ApiError: with the invalid field.
@@ -50,7 +51,7 @@ def tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
             raise invalid(f"tools[{index}].function.name", f"{name!r} is the name of an earlier tool as well")
         definitions[name] = definition, f"tools[{index}].function.parameters"
     names, is_required = _chosen(choice, [*definitions])
-    functions = [Function(name, _arguments(*definitions[name])) for name in names]
+    functions = [Function(name, _arguments(*definitions[name], is_strict)) for name in names]
     is_named = isinstance(choice, Mapping) and choice.get("type") == "function"
     return ToolChoice(functions, [definitions[name][1] for name in names], is_required, is_named)
 
@@ -69,11 +70,11 @@ def _definition(tool: Any, place: str) -> tuple[str, Mapping[str, Any]]:
     return name, function
 
 
-def _arguments(definition: Mapping[str, Any], param: str) -> Any:
+def _arguments(definition: Mapping[str, Any], param: str, is_strict: bool) -> Any:
     """Return the constraint on the arguments of a function.
 
     Raises:
-        ApiError: for a schema that can't be enforced, or isn't of an object.
+        ApiError: for a strict schema that can't be enforced, or one that isn't of an object.
     """
     parameters, strict = definition.get("parameters"), definition.get("strict")
     if parameters is None:
@@ -84,7 +85,7 @@ def _arguments(definition: Mapping[str, Any], param: str) -> Any:
         raise invalid(param.removesuffix("parameters") + "strict", "give true or false")
     if parameters.get("type", "object") != "object":
         raise invalid(f"{param}.type", 'it must be "object"')
-    return schema_constraint({**parameters, "type": "object"}, strict, param)
+    return schema_constraint({**parameters, "type": "object"}, is_strict if strict is None else strict, param)
 
 
 def _chosen(choice: Any, names: list[str]) -> tuple[list[str], bool]:

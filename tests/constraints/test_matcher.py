@@ -88,12 +88,53 @@ def test_forced_text_is_spelled_as_the_tokenizer_spells_it() -> None:
 
 def is_complete(constraint: Constraint, text: str) -> bool:
     """True if the text, as the tokenizer spells it, is allowed as a whole."""
-    state = constraint.start(Vocabulary(trained(), len(trained())))
-    for token in trained()(text)["input_ids"]:
+    return is_walk(constraint.start(Vocabulary(trained(), len(trained()))), trained()(text)["input_ids"])
+
+
+def is_walk(state: ConstraintState, tokens: list[int]) -> bool:
+    """True if the tokens are allowed as a whole text."""
+    for token in tokens:
         if not state.mask()[token]:
             return False
         state = state.advance(token)
     return state.is_accepting
+
+
+LIMITS = (2**53, 10**17, 2**60, 2**63, 2**64, 10**20)
+COMPARED: dict[str, Callable[[int, int], bool]] = {
+    "const": int.__eq__,
+    "minimum": int.__ge__,
+    "maximum": int.__le__,
+    "exclusiveMinimum": int.__gt__,
+    "exclusiveMaximum": int.__lt__,
+}
+
+
+@pytest.mark.parametrize("keyword", COMPARED)
+def test_numbers_beyond_a_double_are_exact_or_refused(keyword: str) -> None:
+    vocabulary, num_exact = Vocabulary(trained(), len(trained())), 0
+    near = {sign * limit + step for limit in LIMITS for step in (-1, 0, 1) for sign in (1, -1)}
+    for limit in sorted(near):
+        schema = {keyword: limit} if keyword == "const" else {"type": "integer", keyword: limit}
+        try:
+            start = JsonSchema(schema).start(vocabulary)
+        except RequestError:
+            continue
+        num_exact += 1
+        for value in range(limit - 2, limit + 3):
+            allowed = is_walk(start, trained()(str(value))["input_ids"])
+            assert allowed == COMPARED[keyword](value, limit), (limit, value)
+    assert num_exact > 5
+
+
+@pytest.mark.parametrize("constraint", [JsonSchema({}), JsonSchema(dict[str, int]), JsonObject()])
+def test_long_integers_are_parsed_with_all_digits(constraint: Constraint) -> None:
+    text = '{"a": 1234567890123456789012345678901234567890}'
+    assert is_complete(constraint, text)
+    assert constraint.parse(text) == {"a": 1234567890123456789012345678901234567890}
+    if isinstance(constraint, JsonObject):
+        with pytest.raises(ValueError, match="1e400 is beyond the range of a double"):  # not infinity
+            constraint.parse('{"a": 1e400}')
 
 
 class Open(BaseModel):
@@ -238,6 +279,24 @@ def test_what_the_library_refuses_is_an_error_in_one_line(name: str) -> None:
     with pytest.raises(RequestError, match=reason) as caught:
         constraint.start(Vocabulary(trained(), len(trained())))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Grammar('start: start "a"'),
+        Grammar("start: @x", parts={"x": Grammar("start: start start")}),
+        Grammar("start: T\nT: /a/ & /b/"),
+        Regex(r"a[^\s\S]"),
+    ],
+    ids=str,
+)
+def test_a_grammar_that_no_text_can_meet_is_refused_in_a_sentence_with_the_remedy(constraint: Constraint) -> None:
+    remedy = (
+        "no text can be whole: a rule that refers to itself needs an alternative that ends, and an expression a match"
+    )
+    with pytest.raises(RequestError, match=f"^the constraint is refused: {remedy}$"):
+        ConstraintCache(Vocabulary(trained(), len(trained()))).start(constraint, [0])
 
 
 NESTED = {"items": {"anyOf": [{"type": "string", "format": "colour"}, {"$ref": "#/$defs/a"}]}, "$defs": {"a": {}}}

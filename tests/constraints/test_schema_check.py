@@ -1,6 +1,6 @@
 """Schemas that would be enforced in part are refused, with the place in the schema."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -27,6 +27,32 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "large divisor": ({"items": {"multipleOf": 9999991}}, "#/items: multipleOf is 9999991; without the zeros"),
     "no divisor": ({"multipleOf": 0}, "#: multipleOf is a number above 0"),
     "delete": ({"items": {"const": "\x7f"}}, "#/items: const has a control character"),
+    "long integer": ({"enum": [1, 1234567890123456789]}, "#: the digits of enum, 1234567890123456789"),
+    "long integer inside": (
+        {"anyOf": [{"const": {"a": [2**53 + 1]}}]}, "#/anyOf/0: the digits of const, 9007199254740993"
+    ),
+    "pydantic's literal": (list[Literal[1234567890123456789]], "#/items: the digits of const, 1234567890123456789"),
+    "of a double, not as read": ({"const": 1.2345678901234568e18}, "#: the digits of const, 1.2345678901234568E+18"),
+    "more digits than a double": ('{"const": 0.1234567890123456789}', "#: the digits of const, 0.1234567890123456789"),
+    "smaller than a double": ('{"minimum": 1e-400}', "#: the digits of minimum, 1E-400"),
+    "long bounds": (
+        {"type": "integer", "minimum": 10**17 + 1, "maximum": 10**17 + 3}, "#: the digits of minimum, 10000000000000000"
+    ),
+    "bound without neighbours": ({"exclusiveMaximum": 10**17}, "#: the digits of exclusiveMaximum, 100000000000000000"),
+    "bound without a neighbour": ({"exclusiveMinimum": 2**53}, "#: the digits of exclusiveMinimum, 9007199254740992"),
+    "bound of more than 64 bits": ({"minimum": 1e22}, "#: the digits of minimum, 1E+22"),
+    "beyond a double": ({"maximum": 10**400}, "#: the digits of maximum, 100000000000000000000000000000000000000…"),
+    "divisor of more digits": ('{"multipleOf": 0.10000000000000000000000000001}', "#: the digits of multipleOf, 0.1"),
+    "repeated names": ({"type": "object", "minProperties": 2}, "#: minProperties is 2, which a repeated name would"),
+    "repeated names of a pattern": (
+        {"patternProperties": {"^a$": {}}, "additionalProperties": False, "minProperties": 2}, "have 1 name in required"
+    ),
+    "repeated names beside others": (
+        {"items": {"required": ["a", "a"], "minProperties": 3}}, "#/items: minProperties is 3, which a repeated name"
+    ),
+    "repeated names in a reference": (
+        {"$defs": {"o": {"minProperties": 2}}, "$ref": "#/$defs/o"}, "#/$defs/o: minProperties is 2, which a repeated"
+    ),
     "itself": ({"$ref": "#"}, "#: only an endless value"),
     "endless list": (
         {"$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}}},
@@ -48,6 +74,7 @@ def test_schemas_in_a_grammar_are_checked_as_well() -> None:
     for schema, reason in (
         ('{"type": "string", "minLenght": 3}', "did you mean 'minLength'"),
         ('{"x-guidance": {"lenient": true}}', "the keyword 'x-guidance'"),
+        ('{"const": 0.12345678901234567890}', "#: the digits of const, 0.12345678901234567890"),
         ("[" * 9_000 + "]" * 9_000, "nested more than 100 levels deep"),
         ('{"const": ' + "[" * 100 + "]" * 100 + "}", "nested more than 100 levels deep"),
         ('{"const": NaN, "minLength": 1' + "0" * 9_000 + "}", "a JSON schema of the grammar isn't JSON"),
@@ -106,6 +133,13 @@ ACCEPTED: dict[str, Any] = {
     "finite array": {"type": "array", "items": {"$ref": "#"}},
     "divisors": {"anyOf": [{"multipleOf": each} for each in (0.001, 7, 1234.5, 3_000_000)]},
     "escapes": {"enum": ['\b\f\n\r\t\\"/é'], "default": "\x01"},
+    "exact numbers": {
+        "enum": [2**53, -(2**53) + 1, 2**60, 10**17, 1e20, 6.02214076e23, 1.5e300, 0.1, -0.0, {"a": [5]}]
+    },
+    "exact bounds": {"minimum": -(2**53), "exclusiveMinimum": 0.1, "maximum": 2**63 - 1, "exclusiveMaximum": 2**53},
+    "distinct names": {"required": ["a", "b"], "minProperties": 3},
+    "names of constants": {"enum": [{"a": 1}, {"a": 1, "b": 2}], "minProperties": 2},
+    "long numbers in notes": '{"default": 1234567890123456789, "examples": [0.12345678901234567890]}',
     "true itself": "true",
     "text": '{"enum": [1, "two", null]}',
 }
@@ -122,7 +156,11 @@ def test_what_is_no_schema_or_too_large_is_refused_before_it_is_compiled() -> No
         ("{", "isn't JSON"),
         ({"const": {1, 2}}, "isn't JSON"),
         ("[" * 100_000, "nested more than 100 levels deep"),
-        ('{"maximum": 1e999}', "isn't JSON"),
+        ('{"maximum": 1e999}', "isn't JSON: ValueError: 1e999 is beyond the range of a double"),
+        (
+            '{"default": 1e-99999999999999999999}',
+            "isn't JSON: ValueError: 1e-99999999999999999999 is beyond the range of a double",
+        ),
         (open, "give a pydantic model or another type with a JSON schema"),
         ({"enum": ["a" * 300_000]}, "at most 262,144"),
         ({"enum": ["\ud800"]}, "half of a surrogate pair"),

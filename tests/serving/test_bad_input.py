@@ -125,6 +125,24 @@ def test_too_long_is_refused_with_both_numbers(served: Served) -> None:
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert f"maximum context length is {most} tokens" in message
     assert f"{most + 100} tokens (100 in the prompt, {most} in the completion)" in message
+    assert answer.json()["error"]["param"] == "max_tokens"
+
+
+def test_a_prompt_that_is_too_long_is_at_fault_by_its_own_name(served: Served) -> None:
+    most = served.generator.shapes.max_positions
+    text = "word " * most
+    lengths: list[dict[str, Any]] = [{}, {"max_tokens": 4}]
+    for path, body, param in (
+        ("completions", {"prompt": "word " * most}, "prompt"),
+        ("completions", {"prompt": [[5], [5] * most]}, "prompt"),
+        ("chat/completions", {"messages": [{"role": "user", "content": text}]}, "messages"),
+        ("chat/completions", {"messages": [{"role": "user", "content": text}], "max_completion_tokens": 4}, "messages"),
+        ("responses", {"input": text}, "input"),
+        ("responses", {"input": text, "max_output_tokens": 4}, "input"),
+    ):
+        for length in lengths if path != "responses" and "max_completion_tokens" not in body else [{}]:
+            error = served.post(f"/v1/{path}", {"model": "demo", **body, **length}).json()["error"]
+            assert (error["param"], error["code"]) == (param, "context_length_exceeded"), error
 
 
 @pytest.mark.parametrize(

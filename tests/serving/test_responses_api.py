@@ -330,8 +330,8 @@ def test_log_probabilities_are_those_of_a_chat(chatting: Served, plain: dict[str
          "input[0].content[0]", "text alone"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "developer"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id", "string"),
-        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
-         "input[0].arguments", "JSON"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[" * 99_999}]},
+         "input[0].arguments", "lists and objects"),
     ],
 )  # fmt: skip
 def test_what_cant_be_done_is_refused_by_name(
@@ -347,7 +347,8 @@ def test_what_cant_be_done_is_refused_by_name(
 def test_what_clients_send_without_effect_changes_nothing(chatting: Served, plain: dict[str, Any]) -> None:
     more = {
         "store": False, "background": False, "previous_response_id": None, "truncation": "disabled", "n": 1,
-        "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"], "prompt_cache_options": {"ttl": "12h"},
+        "reasoning": {"effort": "low", "summary": "auto", "context": "auto", "mode": "standard"},
         "text": {"format": {"type": "text"}, "verbosity": "low"}, "metadata": {"a": "b"}, "user": "me",
         "service_tier": "auto", "parallel_tool_calls": True, "max_tool_calls": 3, "tools": [], "tool_choice": "auto",
         "prompt_cache_key": "k", "stream_options": {"include_obfuscation": False}, "proposer": "off", "seed": 3,

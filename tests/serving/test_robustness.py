@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from contextlib import closing
@@ -75,7 +76,45 @@ def test_what_has_no_memory_alone_is_refused_with_both_numbers() -> None:
         error = answer.json()["error"]
         assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
         assert "480 tokens" in error["message"]
+        chat = {"model": "demo", "messages": [{"role": "user", "content": "word " * 300}], "max_tokens": 4}
+        for path, body, param in (
+            ("completions", {**GOOD, "prompt": [5] * 300}, "prompt"),
+            ("chat/completions", chat, "messages"),
+            ("responses", {"model": "demo", "input": "word " * 300, "max_output_tokens": 4}, "input"),
+            ("responses", {"model": "demo", "input": "word", "max_output_tokens": 400}, "max_output_tokens"),
+        ):
+            error = small.post(f"/v1/{path}", body).json()["error"]
+            assert (error["param"], error["code"]) == (param, "context_length_exceeded"), error
         assert small.post("/v1/completions", GOOD).status_code == 200
+        assert counted(small) == {"length": 1}, "what was refused is no end of a text"
+
+
+def counted(served: Served) -> dict[str, int]:
+    """The finished texts in the metrics, by reason."""
+    text = httpx.get(f"{served.url}/metrics").text
+    found = re.findall(r'^vllm:request_success_total\{finished_reason="(\w+)".*\} (\d+)', text, flags=re.MULTILINE)
+    return {reason: int(count) for reason, count in found}
+
+
+def test_what_is_refused_while_it_is_decoded_is_no_error_in_the_metrics() -> None:
+    with serving() as own:
+        for grammar in ('start: "a" x\nx: x "b"', "start: " + "x " * 3000 + '\nx: /a|b/ | ""'):
+            answer = own.post("/v1/completions", {**GOOD, "guided_grammar": grammar, "max_tokens": 9})
+            assert answer.status_code == 400, answer.text
+        assert counted(own) == {}
+        assert "e2e_request_latency_seconds_count{" not in httpx.get(f"{own.url}/metrics").text
+        assert own.post("/v1/completions", GOOD).status_code == 200
+        assert counted(own) == {"length": 1}
+
+
+def test_a_text_that_fails_by_the_servers_fault_is_an_error_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    with serving() as own:
+        monkeypatch.setattr("specdec.constraints.matcher._MatcherState.advance", failing)
+        assert own.post("/v1/completions", {**GOOD, "guided_regex": "[a-z]+"}).status_code == 500
+        assert counted(own) == {"error": 1}
 
 
 def test_a_text_that_fails_ends_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,11 @@ import sys
 from unittest.mock import Mock
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from specdec import Generator, cli, demo, generator
+from specdec.cli.option_groups import with_option_groups
 from specdec.cli.serve import Access
 from specdec.errors import RequestError
 from specdec.serving import process
@@ -35,6 +38,30 @@ def test_prefixes_that_leave_no_memory_are_refused_too() -> None:
     with pytest.raises(RequestError, match="less to --prefix-mb"):
         served_tokens(None, max_prefix_bytes=1 << 60)
     served_tokens(None, max_prefix_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("variable", "options", "keys"),
+    [
+        ("one two", [], ["one", "two"]),
+        ("one two", ["--api-key", "three", "--api-key", "four five"], ["three", "four five"]),
+        ("", [], None),
+        (None, [], None),
+    ],
+)
+def test_keys_are_those_of_the_option_or_else_of_the_variable(
+    variable: str | None, options: list[str], keys: list[str] | None
+) -> None:
+    app, default, found = typer.Typer(), Access(), list[Access]()
+
+    @app.command()
+    @with_option_groups
+    def serve(access: Access = default) -> None:
+        found.append(access)
+
+    answer = CliRunner().invoke(app, options, env={"SPECDEC_API_KEY": variable})
+    assert answer.exit_code == 0, answer.output
+    assert found[0].api_key == keys
 
 
 def test_an_origin_that_no_page_can_have_is_refused() -> None:

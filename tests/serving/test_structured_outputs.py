@@ -220,7 +220,7 @@ def test_a_schema_that_is_not_strict_is_any_object_if_it_must(served: Served) ->
 
 def test_a_schema_that_the_library_refuses_is_refused_at_its_place_in_a_tool_and_a_format(chatting: Served) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": UNSUPPORTED}}
-    tools = [{"type": "function", "function": {"name": "f", "parameters": UNSUPPORTED}}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": UNSUPPORTED, "strict": True}}]
     for fields, param in (
         ({"response_format": wanted}, "response_format.json_schema.schema"),
         ({"tools": tools, "tool_choice": "required"}, "tools[0].function.parameters"),
@@ -229,6 +229,7 @@ def test_a_schema_that_the_library_refuses_is_refused_at_its_place_in_a_tool_and
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["param"] == param
         assert "at #/properties/a: regex parse error" in answer.json()["error"]["message"]
+        assert '(with "strict": false, it isn\'t enforced)' in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("kind", ["object", "string"])

@@ -69,6 +69,32 @@ def test_a_random_model_calls_a_tool_if_it_must(chatting: Served, choice: Any) -
     assert num_ended == 3 or "channel" in chatting.generator.tokenizer.chat_template
 
 
+def is_cut(arguments: str) -> bool:
+    try:
+        return not json.loads(arguments)
+    except ValueError:
+        return True
+
+
+def test_a_call_that_was_cut_is_accepted_as_history(chatting: Served, request: pytest.FixtureRequest) -> None:
+    choice, question, num_cut = {"type": "function", "function": {"name": "get_weather"}}, ASKED["messages"], 0
+    named, tools = {"type": "function", "name": "get_weather"}, [{"type": "function", **TOOLS[0]["function"]}]
+    for most in range(8, 80, 6):
+        asked = {**ASKED, "tools": TOOLS[:1], "tool_choice": choice, "max_tokens": most, "seed": 1}
+        message = chatting.post("/v1/chat/completions", asked).json()["choices"][0]["message"]
+        for call in filter(lambda call: is_cut(call["function"]["arguments"]), message.get("tool_calls") or ()):
+            num_cut += 1
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "cut"}
+            asked |= {"messages": [*question, message, result], "max_tokens": 1, "tool_choice": "none"}
+            answer = chatting.post("/v1/chat/completions", asked)
+            assert answer.status_code == 200, answer.text
+        body = {"model": "demo", "input": question, "tools": tools, "tool_choice": named, "max_output_tokens": most}
+        output = chatting.post("/v1/responses", body).json()["output"]
+        answer = chatting.post("/v1/responses", {**body, "input": [*question, *output], "tool_choice": "none"})
+        assert answer.status_code == 200, answer.text
+    assert num_cut or request.node.callspec.params["chatting"] == "gpt_oss"
+
+
 def test_streamed_parts_are_the_whole_answer(chatting: Served) -> None:
     client = chatting.openai()
     for options in ({"tool_choice": "required", "seed": 1}, {"tool_choice": "auto", "seed": 2, "max_tokens": 40}):
@@ -175,11 +201,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (function(parameters=[]), "tools[0].function.parameters", "a JSON schema"),
     (function(parameters={"type": "array"}), "tools[0].function.parameters.type", 'must be "object"'),
     (function(strict="yes"), "tools[0].function.strict", "true or false"),
-    (function(parameters=UNIQUE), "tools[0].function.parameters", "#/properties/a: the keyword 'uniqueItems'"),
-    (function(parameters=UNIQUE, strict=True), "tools[0].function.parameters", "#/properties/a"),
     (
-        {"tools": [*TOOLS, *function(parameters={"properties": {"a": {"pattern": "(?=a)"}}})["tools"]]},
-        "tools[2].function.parameters", "look-around",
+        function(parameters=UNIQUE, strict=True), "tools[0].function.parameters",
+        "#/properties/a: the keyword 'uniqueItems' can't be enforced (with \"strict\": false, it isn't enforced).",
+    ),
+    (
+        {"tools": [*TOOLS, *function(parameters={"properties": {"a": {"pattern": "(?=a)"}}}, strict=True)["tools"]]},
+        "tools[2].function.parameters", "(with \"strict\": false, it isn't enforced)",
     ),
     ({**function(), "tool_choice": "any"}, "tool_choice", "required"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
@@ -206,12 +234,49 @@ def test_invalid_tools_are_refused_with_their_place(
     assert reason in error["message"]
 
 
-def test_a_schema_that_is_not_strict_may_be_any_object(weather: Served) -> None:
-    options = {**ASKED, **function(parameters=UNIQUE, strict=False), "tool_choice": "required", "max_tokens": 300}
-    for seed in range(2):
-        answer = weather.post("/v1/chat/completions", {**options, "seed": seed}).json()["choices"][0]
-        if answer["finish_reason"] == "tool_calls":
-            assert isinstance(json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"]), dict)
+# By one keyword each that can't be enforced: refused by specdec, by the library, and for digits or names.
+UNENFORCED: list[dict[str, Any]] = [
+    UNIQUE["properties"]["a"],
+    {"not": {"type": "string"}},
+    {"type": "object", "propertyNames": {"pattern": "^a"}},
+    {"type": "string", "pattern": "(?=a)"},
+    {"enum": [1234567890123456789]},
+    {"type": "object", "minProperties": 2},
+]
+
+
+@pytest.mark.parametrize("schema", UNENFORCED, ids=str)
+@pytest.mark.parametrize("strict", [{}, {"strict": None}, {"strict": False}], ids=str)
+def test_a_tool_that_is_not_strict_is_offered_without_its_schema_if_it_must(
+    weather: Served, strict: dict[str, Any], schema: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    parameters = {"type": "object", "title": str(strict), "properties": {"a": schema}}  # none that was compiled before
+    tool = function(parameters=parameters, **strict)["tools"]
+    options = {**ASKED, "tools": [*TOOLS, *tool], "max_tokens": 300, "parallel_tool_calls": False}
+    assert weather.post("/v1/chat/completions", {**options, "max_tokens": 4}).status_code == 200
+    for name in ("f", "get"):  # the other tools are enforced
+        choice = {"type": "function", "function": {"name": name}}
+        response = weather.post("/v1/chat/completions", {**options, "tool_choice": choice, "seed": 1})
+        assert response.status_code == 200, response.text
+        (call,) = response.json()["choices"][0]["message"]["tool_calls"]
+        if name == "get":
+            check(name, call["function"]["arguments"])
+        elif response.json()["choices"][0]["finish_reason"] == "tool_calls":
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+    records = [each for each in caplog.records if getattr(each, "event", "") == "schema_not_enforced"]
+    assert records
+    assert all("refused" in each.reason for each in records)
+
+
+def test_tools_of_responses_are_strict_by_default(weather: Served) -> None:
+    body = {"model": "demo", "input": "Will it rain?", "max_output_tokens": 4}
+    tool = {"type": "function", "name": "f", "parameters": UNIQUE}
+    for strict in ({}, {"strict": None}, {"strict": True}):
+        error = weather.post("/v1/responses", {**body, "tools": [tool | strict]}).json()["error"]
+        assert error["param"] == "tools[0].parameters"
+        assert "uniqueItems" in error["message"]
+        assert '"strict": false' in error["message"]
+    assert weather.post("/v1/responses", {**body, "tools": [{**tool, "strict": False}]}).status_code == 200
 
 
 def test_of_allowed_tools_one_is_called(weather: Served) -> None:

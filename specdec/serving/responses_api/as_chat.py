@@ -28,6 +28,8 @@ _NAMES = (
 class ResponsesChat(ChatBody):
     """A request of /v1/responses as a chat's."""
 
+    has_strict_tools = True
+
     _origin: ResponsesBody | None = PrivateAttr(default=None)
 
     @property

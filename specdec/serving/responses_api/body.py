@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from specdec.serving.errors import ApiError
-from specdec.serving.schemas import Body
+from specdec.serving.schemas import Body, PromptCacheOptions
 
 _SEND_ALL = "this server stores nothing: send the whole conversation as input"
 # Fields that need memory on the server, with the remedy.
@@ -73,6 +73,8 @@ class ReasoningOptions(Body):
     effort: str | None = Field(default=None, min_length=1, max_length=32)
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "all_turns"] | None = None  # without effect: the chat template decides
+    mode: Literal["standard"] | None = None
 
 
 class ResponseStreamOptions(Body):
@@ -117,6 +119,7 @@ class ResponsesBody(Body):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
 

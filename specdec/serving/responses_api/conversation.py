@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec.requests.prompts import text_of_part
 from specdec.serving.errors import invalid
 from specdec.serving.tool_arguments import parsed_arguments
 
 _ROLES = "user", "assistant", "system", "developer"
-_TEXT_PARTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 Message = dict[str, Any]
 
 
@@ -79,7 +79,7 @@ class _Conversation:
     def _add_call(self, item: Mapping[str, Any], place: str) -> None:
         call_id, name, arguments = (_string(item, key, place) for key in ("call_id", "name", "arguments"))
         self._names[call_id] = name
-        function = {"name": name, "arguments": parsed_arguments(arguments or "{}", f"{place}.arguments")}
+        function = {"name": name, "arguments": parsed_arguments(arguments, f"{place}.arguments")}
         calls = self._assistant().setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": function})
 
@@ -102,15 +102,11 @@ def _text_of(content: Any, place: str) -> str:
         return content
     if not isinstance(content, list):
         raise invalid(place, "give text, or a list of parts")
-    return "".join(_text_of_part(part, f"{place}[{index}]") for index, part in enumerate(content))
-
-
-def _text_of_part(part: Any, place: str) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    name = "text" if kind in ("reasoning_text", "summary_text") else _TEXT_PARTS.get(str(kind))
-    if name is None or not isinstance(part.get(name), str):
-        raise invalid(place, "give a part of type input_text or output_text: this model reads text alone")
-    return str(part[name])
+    texts = list(map(text_of_part, content))
+    if None in texts:
+        reason = "give a part of type input_text or output_text: this model reads text alone"
+        raise invalid(f"{place}[{texts.index(None)}]", reason)
+    return "".join(filter(None, texts))
 
 
 def _string(item: Mapping[str, Any], key: str, place: str) -> str:
