@@ -106,7 +106,7 @@ class Settings(BaseModel):
         seed: None draws a new one, which the result reports.
         logits_processor: called along each request's accepted path, in order. Each request of a list has its own
             copies of processors that may have state. Functions can't be copied, so they need ``is_path_pure``.
-        stopping_criteria: called after each token of the text, also if a step emits several.
+        stopping_criteria: called after each token of the text, also if a step emits several; copied in the same way.
         max_time: seconds since the request was made; the token that exceeds it is the last.
         constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
         keeps_scores: records of steps have the scores that decided each token.

@@ -60,8 +60,9 @@ class ComparisonOptions(BaseModel):
         Raises:
             SpecdecError: an option is invalid.
         """
-        if "logits_processor" in given:
-            raise RequestError("a comparison can't have a logits_processor: its requests would share the object")
+        for name in ("logits_processor", "stopping_criteria"):
+            if name in given:
+                raise RequestError(f"a comparison can't have {name}: its requests would share the objects")
         own = {name: value for name, value in given.items() if name in cls.model_fields and name != "decoding"}
         settings = {name: value for name, value in given.items() if name not in own}
         seed = own.get("seed", cls.model_fields["seed"].default)

@@ -8,6 +8,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from specdec.errors import RequestError
 from specdec.in_transformers.rows import BatchProcessor, PaddedRow
+from specdec.requests.own_copies import check_copyable
 from specdec.sampling.processors import is_path_pure
 
 _WARPERS = hf.TemperatureLogitsWarper, hf.TopKLogitsWarper, hf.TopPLogitsWarper, hf.MinPLogitsWarper  # in their order
@@ -45,6 +46,16 @@ def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dic
             others.append(_in_batch(criterion, row, 1))
     length = len(row.padding) + len(row.prompt)
     return {"max_new_tokens": most - length, "eos_token_id": tuple(ends), "stopping_criteria": tuple(others)}
+
+
+def check_functions(functions: Sequence[Any], num_rows: int) -> None:
+    """Refuse processors and criteria that may have state and that rows of a batch would share.
+
+    Raises:
+        RequestError: with the remedy.
+    """
+    if num_rows > 1:
+        check_copyable(one for one in functions if not is_path_pure(one))
 
 
 def check_criteria(criteria: Sequence[Any], num_rows: int) -> None:

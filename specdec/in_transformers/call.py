@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.in_transformers.arguments import check_criteria, sampling_settings, stopping_settings
+from specdec.in_transformers.arguments import check_criteria, check_functions, sampling_settings, stopping_settings
 from specdec.in_transformers.output import as_output, check_scores, gives, padded
 from specdec.in_transformers.refusals import check_inputs, check_mode, check_positions, check_processors
 from specdec.in_transformers.rows import PaddedRow, rows_of
@@ -59,6 +59,7 @@ class Call:
         check_positions(inputs.get("position_ids"), self._rows)
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
+        check_functions([*self._processors, *self._criteria], len(self._rows))
         check_scores(self._config, self._processors)
         if self._constraint is not None and gives(self._config, "output_scores"):
             raise RequestError(

@@ -1,24 +1,22 @@
 """Builds checked requests from a caller's prompts and settings."""
 
-import copy
 import secrets
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
 from specdec.constraints.cache import ConstraintCache
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
-from specdec.errors import RequestError, in_one_line, plural
+from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.own_copies import with_own_copies
 from specdec.requests.special_tokens import special_tokens
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
@@ -50,7 +48,8 @@ class RequestBuilder:
         settings = [self._settings(overrides, request.config) for overrides in _overrides(request, len(items))]
         if len(settings) != len(items):  # the same for all
             settings *= len(items)
-        copies = settings if len(items) == 1 else [self._with_own_processors(one) for one in settings]
+        if len(items) > 1:
+            settings = with_own_copies(settings, (self.model, self.tokenizer))
         strategies = _one_for_each("proposers", strategies, len(items))
         contexts = _one_for_each("contexts", request.contexts or [None], len(items))
         used = [id(context) for context in contexts if context is not None]
@@ -58,7 +57,7 @@ class RequestBuilder:
             raise RequestError("a single context was given for several prompts: give one for each prompt")
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
-            plan = RequestPlan(strategies[index], self.verifier, copies[index])
+            plan = RequestPlan(strategies[index], self.verifier, settings[index])
             try:
                 ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, request.template)
                 made = self._request(ids, plan, index, wants_text)
@@ -104,31 +103,6 @@ class RequestBuilder:
                 "depend on earlier calls: give it an attribute is_path_pure = True if its scores are a "
                 "function of its arguments alone, or use verifier='match' or 'rejection'"
             )
-
-    def _with_own_processors(self, settings: Settings) -> Settings:
-        """Return settings for one request of a list, with copies of the processors that may have state.
-
-        Raises:
-            RequestError: for a processor that can't be copied.
-        """
-        own = impure(settings)
-        remedy = (
-            "give it is_path_pure = True if its scores follow from its arguments alone, or pass the prompts one by one"
-        )
-        for processor in own:
-            if isinstance(processor, FunctionType | BuiltinFunctionType | partial):
-                name = processor_name(processor)
-                raise RequestError(
-                    f"{name} is a function, which may have state and can't be copied for a list: {remedy}"
-                )
-        known = {id(shared): shared for shared in (self.model, self.tokenizer)}
-        try:
-            copies = dict(zip(map(id, own), copy.deepcopy(own, known), strict=True))
-        except Exception as error:  # a third party's code
-            names = ", ".join(map(processor_name, own))
-            raise RequestError(f"{names} can't be copied for a list ({in_one_line(error)}): {remedy}") from error
-        processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
-        return settings.model_copy(update={"logits_processor": processors})
 
     def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))

@@ -208,7 +208,8 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
         ({"a": "jacobi"}, [1, 2, 3], {}, "prompts is a single prompt: pass a list"),
         ({"a": "jacobi"}, "text", {}, "prompts is a single prompt: pass a list"),
         ({"a": Generator(ToyModel.random(8), proposer="jacobi")}, PROMPTS, {}, "'a' is a generator of another model"),
-        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "can't have a logits_processor"),
+        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "can't have logits_processor"),
+        ({"a": "jacobi"}, PROMPTS, {"stopping_criteria": [print]}, "can't have stopping_criteria"),
     ],
 )
 def test_what_cant_be_compared_is_refused_before_anything_runs(

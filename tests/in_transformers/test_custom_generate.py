@@ -307,6 +307,31 @@ def test_criteria_of_a_batch_need_an_end_of_text(llama: PreTrainedModel) -> None
         llama.generate(**batch(3), **given, pad_token_id=0, custom_generate=SPECDEC)
 
 
+@pytest.mark.parametrize("lengths", [(7, 7, 7), LENGTHS])
+def test_each_row_counts_by_a_criterion_of_its_own(llama: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    class AfterTen(StoppingCriteria):
+        num_calls = 0
+
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            self.num_calls += 1
+            return torch.full((len(input_ids),), self.num_calls == 10)
+
+    inputs = batch(3)
+    if lengths == (7, 7, 7):
+        inputs = {name: value[:1].expand(3, -1)[:, -7:] for name, value in inputs.items()}
+    given = {"max_new_tokens": 24, "eos_token_id": 94, "pad_token_id": 0, "do_sample": False}
+    ids = llama.generate(
+        **inputs, **given, stopping_criteria=StoppingCriteriaList([AfterTen()]), custom_generate=SPECDEC
+    )
+    assert ids.shape[1] - inputs["input_ids"].shape[1] == 10
+
+    def counting(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), False)
+
+    with pytest.raises(specdec.RequestError, match="counting is a function, which may have state"):
+        llama.generate(**inputs, **given, stopping_criteria=[counting], custom_generate=SPECDEC)
+
+
 def test_the_generator_is_made_once_and_goes_with_the_model() -> None:
     model = families.make(*families.TREES["llama"])
     call = {**batch(1), "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
