@@ -140,18 +140,20 @@ def _as_lists(values: Any) -> Any:
 
 
 def _rename(settings: dict[str, Any], name: str, own: str) -> None:
-    if settings.get(name) is not None:
-        if settings.get(own) is not None:
+    if name in settings:
+        value = settings.pop(name)
+        if value is not None and settings.get(own) is not None:
             raise RequestError(f"{own} and {name} are the same setting: give only one")
-        settings[own] = settings[name]
-    settings.pop(name, None)
+        settings[own] = settings.get(own) if value is None else value
 
 
 def _sample(settings: dict[str, Any]) -> None:
     """Apply ``do_sample``, with transformers' defaults: temperature 1 and top_k 50."""
-    samples = settings.pop("do_sample", None)
-    if samples is None:
+    if "do_sample" not in settings:
         return
+    samples = settings.pop("do_sample")
+    if samples is None and settings.get("temperature") is not None:
+        return  # the temperature decides
     if not samples:
         for name in _TRUNCATIONS:
             settings.pop(name, None)

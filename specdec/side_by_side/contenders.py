@@ -116,6 +116,5 @@ def _greedy(model: Any) -> Any:
     from transformers import GenerationConfig
 
     own = model.generation_config
-    end = own.eos_token_id if own.eos_token_id is not None else model.config.get_text_config().eos_token_id
-    names = ("bos_token_id", "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
-    return GenerationConfig(do_sample=False, eos_token_id=end, **{name: getattr(own, name, None) for name in names})
+    names = ("eos_token_id", "bos_token_id", "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
+    return GenerationConfig(do_sample=False, **{name: getattr(own, name, None) for name in names})
