@@ -33,7 +33,7 @@ class ComparisonOptions(BaseModel):
     Attributes:
         verifier, numerics, weights, backend: as for ``Generator``; a generator among the strategies keeps its own.
         repeats: how often each strategy decodes each prompt.
-        seed: seed of the order of runs and of sampling; repeat r samples with seed + r.
+        seed: seed of the order of runs and of sampling; repeat r samples with ``seed_of_sample(seed, r)``.
         warm: adds a row for each strategy that learns across requests. Its memory is filled by an uncounted pass over
             the prompts and kept between repeats; all other strategies start each repeat with an empty memory.
         chat: True sends all texts through the tokenizer's chat template, False none; None only instructions, if there

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from specdec.decoding.result import Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.sampling.randomness import seed_of_sample
 
 WARM = " (warm)"  # suffix to the name of a strategy that keeps its memory between repeats
 
@@ -123,7 +124,7 @@ def measure(
         keys = itertools.product((name,), range(len(plan.prompts)), range(plan.repeats))
         if any(key not in done for key in keys):
             for prompt in range(len(plan.prompts)):
-                _attempt(plan, decoders, name, prompt, seed=plan.seed + plan.repeats)
+                _attempt(plan, decoders, name, prompt, seed_of_sample(plan.seed, plan.repeats))
     for repeat in range(plan.repeats):
         if forget is not None:
             forget()
@@ -131,7 +132,7 @@ def measure(
             for name in rng.permutation(list(plan.strategies)).tolist():
                 if (name, prompt, repeat) not in done:
                     began = clock()
-                    result = _attempt(plan, decoders, name, prompt, plan.seed + repeat)
+                    result = _attempt(plan, decoders, name, prompt, seed_of_sample(plan.seed, repeat))
                     yield _run(name, prompt, repeat, clock() - began, result)
 
 

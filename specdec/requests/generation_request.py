@@ -13,6 +13,7 @@ import torch
 from specdec.decoding.contexts import Context
 from specdec.errors import RequestError
 from specdec.requests import prompts
+from specdec.sampling.randomness import seed_of_sample
 
 _TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and those in chat_template_kwargs
 _SAMPLING_TOP_K = 50  # transformers' default when sampling
@@ -165,6 +166,11 @@ def _sample(settings: dict[str, Any]) -> None:
         settings.setdefault("top_k", _SAMPLING_TOP_K)
 
 
+def _seed_of_sample(seed: Any, number: int) -> Any:
+    """Return a sample's seed; a value that ``Settings`` refuses stays as it is."""
+    return seed_of_sample(seed, number) if isinstance(seed, int) and 0 <= seed < 2**63 else seed
+
+
 def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
     """Return each prompt ``num_return_sequences`` times, with a seed for each."""
     count = settings.pop("num_return_sequences", None)
@@ -178,5 +184,5 @@ def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
     seed = settings.get("seed")
     if seed is not None:
         seeds: Sequence[Any] = seed if isinstance(seed, list | tuple) else [seed] * len(items)
-        settings["seed"] = [one + number for one in seeds for number in range(count)]
+        settings["seed"] = [_seed_of_sample(one, number) for one in seeds for number in range(count)]
     return [item for item in items for _ in range(count)]

@@ -11,6 +11,7 @@ from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
+from specdec.sampling.randomness import seed_of_sample
 from specdec.serving.answer_constraints import AnswerPlan, AnswerPlanner, RequestedAnswer
 from specdec.serving.body_checks import check_chat, check_without_stream
 from specdec.serving.chat_template import is_continuation, template_field, template_options
@@ -227,7 +228,7 @@ class RequestParser:
             prompts=repeated,
             num_samples=count,
             settings=settings,
-            seeds=[seed + number for number in range(len(repeated))],
+            seeds=[seed_of_sample(seed, number) for number in range(len(repeated))],
             strategy=body.proposer or self._own_strategy,
             proposer=None if body.proposer is None else self._aliases.proposer(body.proposer),
             verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),

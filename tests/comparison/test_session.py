@@ -26,6 +26,7 @@ from specdec.comparison import ComparisonSession, EvaluationPrompt
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
 from specdec.comparison.ties import ScoredText
+from specdec.sampling.randomness import seed_of_sample
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
 from tests.support import families
@@ -75,7 +76,8 @@ def test_strategies_agree_with_plain_decoding_which_is_added(temperature: float)
     assert [row.num_different for row in comparison.rows] == [0, 0, 0, 0]
     plain = Generator(MODEL, proposer="autoregressive")
     for run in comparison.runs:
-        alone = plain.generate(PROMPTS[run.prompt], temperature=temperature, seed=5 + run.repeat, **FEW)
+        seed = seed_of_sample(5, run.repeat)
+        alone = plain.generate(PROMPTS[run.prompt], temperature=temperature, seed=seed, **FEW)
         assert run.tokens == alone.token_ids
     assert comparison.rows[2].tokens_per_step == 1.0
 
