@@ -30,7 +30,7 @@ Criterion = Callable[[Any, Any], Any]
 _WITHOUT_EFFECT = {
     "transformers_version", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "pad_token_id",
     "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config",
-    "prefill_chunk_size", "low_memory", "is_assistant", "early_stopping", "length_penalty",
+    "prefill_chunk_size", "low_memory", "early_stopping", "length_penalty",
 }  # fmt: skip
 # Names that are accepted at the value that disables them.
 _NEUTRAL: dict[str, Any] = {
@@ -38,7 +38,7 @@ _NEUTRAL: dict[str, Any] = {
     "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "diversity_penalty": 0.0,
     "penalty_alpha": 0.0, "renormalize_logits": False, "remove_invalid_values": False, "output_scores": False,
     "output_attentions": False, "output_hidden_states": False, "output_logits": False, "token_healing": False,
-    "encoder_no_repeat_ngram_size": 0, "min_length": 0, "use_mtp": False,
+    "encoder_no_repeat_ngram_size": 0, "min_length": 0, "use_mtp": False, "is_assistant": False,
 }  # fmt: skip
 _SAME_NAME = (
     "max_new_tokens", "max_length", "max_time", "min_new_tokens", "temperature", "top_k", "top_p", "min_p",

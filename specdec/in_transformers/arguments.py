@@ -30,8 +30,10 @@ def sampling_settings(processors: Sequence[Any], row: PaddedRow, num_rows: int, 
     return {**named, "logits_processor": tuple(_in_batch(one, row, num_rows) for one in others)}
 
 
-def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dict[str, Any]:
+def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int, vocab_size: int) -> dict[str, Any]:
     """Return criteria as a row's settings: length and ends of text by name, all others unchanged.
+
+    Ends of text outside the vocabulary are left out, since ``generate`` accepts them.
 
     Args:
         most: tokens of the text, the prompt and its padding included.
@@ -39,7 +41,7 @@ def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dic
     ends, others = list[int](), []
     for criterion in criteria:
         if isinstance(criterion, EosTokenCriteria):
-            ends += criterion.eos_token_id.flatten().tolist()
+            ends += (token for token in criterion.eos_token_id.flatten().tolist() if 0 <= token < vocab_size)
         elif isinstance(criterion, MaxLengthCriteria):
             most = min(most, criterion.max_length)
         else:

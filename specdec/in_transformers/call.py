@@ -83,7 +83,7 @@ class Call:
 
     def _stream(self, generator: Generator) -> None:
         prompts = [row.prompt for row in self._rows]
-        chunks = generator.stream(prompts, each=self._settings(), on_step=self._note_logits)
+        chunks = generator.stream(prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:
                 if chunk.result is not None and chunk.result.error is not None:
@@ -93,14 +93,14 @@ class Call:
                     for token in chunk.token_ids:
                         self._streamer.put(torch.tensor([token]))
 
-    def _settings(self) -> list[dict[str, Any]]:
+    def _settings(self, vocab_size: int) -> list[dict[str, Any]]:
         """Return each row's settings; seeds are drawn by torch, so ``torch.manual_seed`` reproduces a text."""
         samples = bool(self._config.do_sample)
         seeds = torch.randint(_SEEDS, (len(self._rows),)).tolist() if samples else [0] * len(self._rows)
         keeps_logits = gives(self._config, "output_scores") or gives(self._config, "output_logits")
         return [
             sampling_settings(self._processors, row, len(self._rows), samples)
-            | stopping_settings(self._criteria, row, self._config.max_length)
+            | stopping_settings(self._criteria, row, self._config.max_length, vocab_size)
             | {"seed": seed, "keeps_logits": keeps_logits, "constraint": self._constraint}
             for row, seed in zip(self._rows, seeds, strict=True)
         ]

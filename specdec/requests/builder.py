@@ -107,11 +107,11 @@ class RequestBuilder:
     def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
-        needed = len(ids) + settings.max_new_tokens
+        needed = len(ids) + settings.max_new_tokens - 1  # nothing follows the last token, so it takes no position
         if needed > shapes.context_length:
             raise RequestError(
-                f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would bring "
-                f"it to {needed}, but the model supports {shapes.context_length} positions: shorten one of them"
+                f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would need "
+                f"{needed} positions, but the model supports {shapes.context_length}: shorten one of them"
             )
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(

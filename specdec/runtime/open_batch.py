@@ -207,4 +207,4 @@ def _most_tokens(target: Target, max_bytes: int | None) -> int | None:
     backend, positions = target.backend, target.shapes.context_length
     if max_bytes is None or target.rows or not backend.cache_bytes([positions]):
         return None
-    return bisect_right(range(1, positions + 1), max_bytes, key=lambda capacity: backend.cache_bytes([capacity]))
+    return bisect_right(range(1, positions + 2), max_bytes, key=lambda capacity: backend.cache_bytes([capacity]))

@@ -245,13 +245,12 @@ class RequestParser:
             length: as in ``_call``.
         """
         (most, param), positions = length, self._shapes.context_length
-        if longest + most > positions:
+        if longest + most - 1 > positions:  # nothing follows the last token, so it takes no position
+            most = 0 if body.max_tokens == 0 else most
             message = (
                 f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
                 f"tokens ({longest} in the prompt, {most} in the completion)."
             )
-            if body.max_tokens == 0:
-                message += " max_tokens=0 needs room for one token too, which isn't reported."
             raise ApiError(400, message, param, "context_length_exceeded")
         if (body.min_tokens or 0) > most:
             message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
