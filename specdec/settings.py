@@ -26,7 +26,7 @@ Processor = Callable[[Any, Any], Any]
 # (input_ids (1, tokens), None) -> a bool, or a tensor (1,) of it, as transformers' StoppingCriteria
 Criterion = Callable[[Any, Any], Any]
 
-# Names of a transformers GenerationConfig that don't affect the text, accepted at any value, except for a quantized cache.
+# Names of a transformers GenerationConfig that don't affect the text, accepted at any value but for a quantized cache.
 _WITHOUT_EFFECT = {
     "transformers_version", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "pad_token_id",
     "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config",
@@ -90,7 +90,6 @@ _SEVERAL = {
     "stopping_criteria": "a function (input_ids, scores) -> bool, or a list of them",
 }
 _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
-_GREEDY = {"do_sample": False, "temperature": 1.0, "repetition_penalty": 1.0}
 
 
 class Settings(BaseModel):
@@ -236,7 +235,7 @@ class Settings(BaseModel):
             RequestError: with each wrong setting, its value, and what is allowed.
         """
         _refuse_quantized(given.get("cache_implementation"))
-        off = {name: _NONE.get(name) for name, value in given.items() if value is None}
+        off: dict[str, Any] = {name: _NONE.get(name) for name, value in given.items() if value is None}
         given = {name: value for name, value in given.items() if value is not None and name not in _WITHOUT_EFFECT}
         base = {} if generation_config is None else from_generation_config(generation_config, given)
         if "temperature" in off and "temperature" in base:  # it samples
@@ -271,12 +270,11 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
 
 
 def with_effect(config: Any) -> dict[str, Any]:
-    """Return the options of a transformers GenerationConfig that are set and may decide the text.
+    """Return those of transformers' own options that a GenerationConfig sets and that may decide the text."""
+    from transformers import GenerationConfig
 
-    Options that transformers doesn't know itself are left out.
-    """
-    known, neutral = vars(type(config)()), _NEUTRAL | _OFF | _GREEDY
-    values = {name: value for name, value in config.to_dict().items() if name in known}
+    neutral = {**_NEUTRAL, **_OFF, "do_sample": False, "temperature": 1.0, "repetition_penalty": 1.0}
+    values = {name: getattr(config, name, None) for name in vars(GenerationConfig())}
     return {name: value for name, value in values.items() if _has_effect(name, value, neutral)}
 
 

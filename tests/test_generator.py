@@ -340,7 +340,8 @@ def test_the_last_token_takes_no_position(strategy: str, num_prompt: int) -> Non
     model = toy(max_positions=10)
     prompts, settings = [[1, 2, 3, 4, 5, 6, 7, 1, 2, 3][:num_prompt], [3, 1]], {"temperature": 1.0, "seed": 4}
     generator = Generator(model, proposer=proposer_of(strategy, VOCAB))
-    for result, prompt in zip(generator.generate(prompts, max_new_tokens=11 - num_prompt, **settings), prompts):
+    results = generator.generate(prompts, max_new_tokens=11 - num_prompt, **settings)
+    for result, prompt in zip(results, prompts, strict=True):
         assert list(result.token_ids) == decode_law(model.probs, prompt, 11 - num_prompt, seed=4)
     with pytest.raises(RequestError, match="would need 11 positions, but the model supports 10"):
         generator.generate(prompts[0], max_new_tokens=12 - num_prompt)

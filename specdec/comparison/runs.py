@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -89,11 +89,14 @@ class Run(BaseModel):
         return self.strategy, self.prompt, self.repeat
 
 
-def decoder(generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> Decoder:
-    """Wrap a generator for ``measure``."""
+def decoder(
+    generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any], ends: Mapping[int, Sequence[int]]
+) -> Decoder:
+    """Wrap a generator for ``measure``; ``ends`` has the ends of text of prompts that are chats."""
 
     def decode(prompt: int, seed: int) -> Result:
-        result: Result = generator.generate(list(prompts[prompt]), seed=seed, **settings)
+        own = {"eos_token_id": ends[prompt]} if prompt in ends else {}
+        result: Result = generator.generate(list(prompts[prompt]), seed=seed, **(own | settings))
         return result
 
     return decode

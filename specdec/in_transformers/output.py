@@ -50,8 +50,8 @@ def as_output(
 ) -> GenerateDecoderOnlyOutput:
     """Return the output for ``return_dict_in_generate``.
 
-    It has the sequences and, if requested, for each new token the scores and logits, (batch, vocab), which are zeros in rows that
-    have ended. It has no cache.
+    It has the sequences and, if requested, for each new token the scores and logits, (batch, vocab), which are zeros
+    in rows that have ended. It has no cache.
 
     Args:
         num_given: number of tokens of the prompts in ``sequences``, padding included.

@@ -18,6 +18,7 @@ from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.own_copies import with_own_copies
 from specdec.requests.special_tokens import special_tokens
+from specdec.requests.turn_ends import ends_in_chat
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
@@ -57,10 +58,12 @@ class RequestBuilder:
             raise RequestError("a single context was given for several prompts: give one for each prompt")
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
-            plan = RequestPlan(strategies[index], self.verifier, settings[index])
             try:
                 ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, request.template)
-                made = self._request(ids, plan, index, wants_text)
+                own = settings[index]
+                if own.eos_token_id is None:
+                    own = own.model_copy(update={"eos_token_id": self._ends(item, request.template)})
+                made = self._request(ids, RequestPlan(strategies[index], self.verifier, own), index, wants_text)
                 made.context = contexts[index]
                 requests.append(made)
             except RequestError as error:
@@ -70,14 +73,11 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        own = ModelDefaults.of(self.model, vocab_size)
-        settings = Settings.make(overrides, config, own.suppressed)
-        eos = own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
-        _check_ids("eos_token_id", eos, vocab_size)
+        settings = Settings.make(overrides, config, ModelDefaults.of(self.model, vocab_size).suppressed)
+        _check_ids("eos_token_id", settings.eos_token_id or (), vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("logit_bias", (token for token, _ in settings.logit_bias), vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
-        settings = settings.model_copy(update={"eos_token_id": eos})
         if settings.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
         if settings.skip_special_tokens:
@@ -103,6 +103,13 @@ class RequestBuilder:
                 "depend on earlier calls: give it an attribute is_path_pure = True if its scores are a "
                 "function of its arguments alone, or use verifier='match' or 'rejection'"
             )
+
+    def _ends(self, prompt: Any, template: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the ends of text of a prompt whose settings name none."""
+        vocab_size = self.shapes.vocab_size
+        if prompts.is_chat(prompt):
+            return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
+        return ModelDefaults.of(self.model, vocab_size).eos_token_ids
 
     def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))

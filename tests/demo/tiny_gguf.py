@@ -1,6 +1,8 @@
 """GGUF files of Llama and Qwen models with random weights, small enough to convert in a test."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +35,13 @@ def weights(architecture: str = "llama") -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in named.items()}
 
 
-def write(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
-    """Write the file, its matrices in blocks of four bits, and return what its tensors are worth."""
+def write(
+    path: Path, architecture: str = "llama", more: Callable[[Any], object] = lambda _: None
+) -> dict[str, np.ndarray]:
+    """Write the file, its matrices in blocks of four bits, and return what its tensors are worth.
+
+    ``more`` may add to the metadata.
+    """
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType
     from gguf.quants import dequantize, quantize
 
@@ -62,6 +69,7 @@ def write(path: Path, architecture: str = "llama") -> dict[str, np.ndarray]:
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
+    more(writer)
     for name, tensor in weights(architecture).items():
         kind = GGMLQuantizationType.Q4_1 if tensor.ndim == 2 else GGMLQuantizationType.F32
         raw = quantize(tensor, kind)

@@ -1,6 +1,5 @@
 """Every field of a GenerationConfig is honoured, refused by name, or known to change no text: none is passed over."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,10 +53,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def model() -> Iterator[PreTrainedModel]:
+def model() -> PreTrainedModel:
     model = families.make(*families.TREES["llama"])
     model.generation_config.pad_token_id = 0
-    yield model
+    return model
 
 
 def config(**values: Any) -> GenerationConfig:
@@ -124,7 +123,9 @@ GREEDY = {name: GREEDY[name] for name in GREEDY if name not in ("do_sample", "st
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_custom_generate_honours_a_field_as_generate_does(model: PreTrainedModel, name: str) -> None:
-    others = {"eos_token_id": 35} if name in ("min_new_tokens", "min_length", "exponential_decay_length_penalty") else {}
+    others = (
+        {"eos_token_id": 35} if name in ("min_new_tokens", "min_length", "exponential_decay_length_penalty") else {}
+    )
     if name in ("output_scores", "output_logits"):
         others["return_dict_in_generate"] = True
     if name == "max_length":

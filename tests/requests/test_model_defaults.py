@@ -1,6 +1,5 @@
 """Where settings come from: keyword, passed generation config, the model's own; None is none, as in transformers."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -18,10 +17,10 @@ ABSENT = object()
 
 
 @pytest.fixture
-def model() -> Iterator[PreTrainedModel]:
+def model() -> PreTrainedModel:
     model = families.make(*families.TREES["llama"])
     model.generation_config.pad_token_id = 0
-    yield model
+    return model
 
 
 def written(model: PreTrainedModel, **given: Any) -> list[int]:

@@ -56,7 +56,9 @@ def test_the_seeds_of_samples_are_the_documented_ones_and_no_two_are_the_same() 
     seeds = {(seed, number): seed_of_sample(seed, number) for seed in range(200) for number in range(50)}
     assert [seeds[seed, 0] for seed in range(200)] == [*range(200)]
     assert len(set(seeds.values())) == len(seeds)
-    low = np.array([value % 5 for (_, number), value in seeds.items() if number])  # as a generator may use low bits alone
+    low = np.array(
+        [value % 5 for (_, number), value in seeds.items() if number]
+    )  # as a generator may use low bits alone
     assert stats.chisquare(np.bincount(low)).pvalue > 1e-3
 
 

@@ -75,7 +75,9 @@ def test_several_texts_have_the_seeds_of_samples(served: Served, alone: Generato
     )
     assert [choice.index for choice in answer.choices] == [*range(6)]
     for number, choice in enumerate(answer.choices):
-        expected = alone.generate(prompts[number // 3], max_new_tokens=12, temperature=1.0, seed=seed_of_sample(11, number))
+        expected = alone.generate(
+            prompts[number // 3], max_new_tokens=12, temperature=1.0, seed=seed_of_sample(11, number)
+        )
         assert choice.text == expected.text
     again = served.openai().completions.create(
         model="demo", prompt=prompts, n=3, max_tokens=12, temperature=1.0, seed=11, stream=True

@@ -87,7 +87,7 @@ def test_no_update_draws_as_one_of_a_neighbouring_seed(monkeypatch: pytest.Monke
     model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
     training = KINDS["eagle3"].untrained(model, torch.arange(11))
     rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
-    monkeypatch.setattr(training, "loss", lambda batch, weights, generator: torch.rand(4, generator=generator))
+    monkeypatch.setattr(training, "loss", lambda *given: torch.rand(4, generator=given[2]))
     target, settings = TargetStates(model, training.layer_ids), TrainingSettings(rows_per_batch=1)
     draws = {
         tuple(Trainer(training, target, rows, settings, generator)._loss(None, 1, update).tolist())  # type: ignore[arg-type]
