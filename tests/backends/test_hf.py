@@ -86,6 +86,20 @@ def test_dynamic_masks_limit_the_positions(dtype: torch.dtype) -> None:
         Generator(model).generate([1, 2, 3, 1, 2], max_new_tokens=57)
 
 
+def test_moshis_text_beyond_its_window_is_that_of_its_forward_without_a_cache() -> None:
+    """transformers' cache keeps a window that the model's masks don't have; the documentation says so."""
+    model = families.make(
+        "MoshiConfig", {**families.SMALL, "num_key_value_heads": 4, "head_dim": 8, "ffn_dim": 64, "sliding_window": 8}
+    )
+    prompt = torch.tensor([[5, 9, 2, 7, 1, 8, 3]])
+    call = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+    cached, uncached = (model.generate(prompt, **call, use_cache=use)[0, 7:].tolist() for use in (True, False))
+    assert cached != uncached
+    for proposer in ("autoregressive", "prompt_lookup:min_ngram=1"):
+        result = Generator(model, proposer=proposer).generate(prompt[0], max_new_tokens=24)
+        assert list(result.token_ids) == uncached
+
+
 @pytest.mark.parametrize("name", ["gpt2", "opt", "mpt"])
 def test_text_may_fill_all_positions_and_no_more(name: str) -> None:
     model = families.make(*{**families.TREES, **families.CHAINS}[name])
