@@ -76,10 +76,18 @@ def forget_quantization(model: Any) -> None:
     model.is_quantized = False
 
 
+def with_turn_ends(tokenizer: Any, name: str) -> Any:
+    """Return a model's tokenizer; that of a GGUF file with the ends of turns and messages as further attributes."""
+    if is_gguf(name):
+        for attribute, token in tokens_named_in(Path(name), "eot_token_id", "eom_token_id").items():
+            setattr(tokenizer, attribute, token)  # as the ids that transformers reads itself
+    return tokenizer
+
+
 def tokens_named_in(path: Path, *names: str) -> dict[str, int]:
     """Return the tokens that a file's metadata has under ``tokenizer.ggml.NAME``, by name.
 
-    transformers reads other names alone, and the gguf library takes many seconds for a large vocabulary.
+    The gguf library would take many seconds for a large vocabulary.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         (num_entries,) = struct.unpack_from("<Q", data, 16)

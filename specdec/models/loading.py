@@ -16,14 +16,7 @@ from specdec.models.checkpoint_files import (
     lacks_config,
     remedy_for_files,
 )
-from specdec.models.gguf_file import (
-    check_gguf,
-    forget_quantization,
-    gguf_arguments,
-    is_gguf,
-    reason_of,
-    tokens_named_in,
-)
+from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of, with_turn_ends
 from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
@@ -239,11 +232,7 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **where)
-        if is_gguf(name):
-            for end, token in tokens_named_in(Path(name), "eot_token_id", "eom_token_id").items():
-                setattr(tokenizer, end, token)  # as those that transformers reads itself
-        return tokenizer
+        return with_turn_ends(AutoTokenizer.from_pretrained(place, **where), name)
     except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
