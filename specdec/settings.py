@@ -26,11 +26,11 @@ Processor = Callable[[Any, Any], Any]
 # (input_ids (1, tokens), None) -> a bool, or a tensor (1,) of it, as transformers' StoppingCriteria
 Criterion = Callable[[Any, Any], Any]
 
-# Names of a transformers GenerationConfig that don't affect the text, accepted at any value.
+# Names of a transformers GenerationConfig that don't affect the text, accepted at any value but for a quantized cache.
 _WITHOUT_EFFECT = {
     "transformers_version", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "pad_token_id",
     "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config",
-    "prefill_chunk_size", "low_memory", "is_assistant", "early_stopping", "length_penalty",
+    "prefill_chunk_size", "low_memory", "early_stopping", "length_penalty",
 }  # fmt: skip
 # Names that are accepted at the value that disables them.
 _NEUTRAL: dict[str, Any] = {
@@ -38,7 +38,7 @@ _NEUTRAL: dict[str, Any] = {
     "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "diversity_penalty": 0.0,
     "penalty_alpha": 0.0, "renormalize_logits": False, "remove_invalid_values": False, "output_scores": False,
     "output_attentions": False, "output_hidden_states": False, "output_logits": False, "token_healing": False,
-    "encoder_no_repeat_ngram_size": 0, "forced_bos_token_id": None, "min_length": 0,
+    "encoder_no_repeat_ngram_size": 0, "min_length": 0, "use_mtp": False, "is_assistant": False,
 }  # fmt: skip
 _SAME_NAME = (
     "max_new_tokens", "max_length", "max_time", "min_new_tokens", "temperature", "top_k", "top_p", "min_p",
@@ -79,11 +79,12 @@ _ELSEWHERE = {
         "use constraint=JsonSchema(…), or another of specdec.constraints",
     ),
 }
+_NONE = {"eos_token_id": ()}  # what a keyword that is None means, where leaving it out means something else
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 _LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
 # Names that take one value or several.
 _SEVERAL = {
-    "eos_token_id": "a token id, a list of them, or None for the model's own",
+    "eos_token_id": "a token id, a list of them, or None for none",
     "stop": "a string, or a list of them",
     "logits_processor": "a function (input_ids, scores) -> scores, or a list of them",
     "stopping_criteria": "a function (input_ids, scores) -> bool, or a list of them",
@@ -98,7 +99,7 @@ class Settings(BaseModel):
         max_length: counts the prompt as well; ``max_new_tokens`` takes precedence.
         temperature: 0 takes the most likely token.
         frequency_penalty, presence_penalty, logit_bias: OpenAI's; ``logit_bias`` has pairs, or a mapping by token id.
-        eos_token_id: None for the model's own; an empty tuple for none.
+        eos_token_id: in place of those of the model's generation config; None or an empty list for none.
         stop: strings; the text is cut where one begins.
         skip_special_tokens: False leaves special tokens in the text: the end of text, and the markers that some models
             write between the parts of an answer.
@@ -106,7 +107,7 @@ class Settings(BaseModel):
         seed: None draws a new one, which the result reports.
         logits_processor: called along each request's accepted path, in order. Each request of a list has its own
             copies of processors that may have state. Functions can't be copied, so they need ``is_path_pure``.
-        stopping_criteria: called after each token of the text, also if a step emits several.
+        stopping_criteria: called after each token of the text, also if a step emits several; copied in the same way.
         max_time: seconds since the request was made; the token that exceeds it is the last.
         constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
         keeps_scores: records of steps have the scores that decided each token.
@@ -228,13 +229,20 @@ class Settings(BaseModel):
     ) -> Self:
         """Check settings: keywords take precedence over a transformers GenerationConfig, which does over defaults.
 
+        As in transformers, a keyword that is None switches off what the other two set.
+
         Raises:
             RequestError: with each wrong setting, its value, and what is allowed.
         """
+        _refuse_quantized(given.get("cache_implementation"))
+        off: dict[str, Any] = {name: _NONE.get(name) for name, value in given.items() if value is None}
         given = {name: value for name, value in given.items() if value is not None and name not in _WITHOUT_EFFECT}
         base = {} if generation_config is None else from_generation_config(generation_config, given)
+        if "temperature" in off and "temperature" in base:  # it samples
+            off["temperature"] = 1.0
+        values = {**(defaults or {}), **base, **off, **given}
         try:
-            return cls.model_validate({**(defaults or {}), **base, **given})
+            return cls.model_validate({name: value for name, value in values.items() if value is not None})
         except ValidationError as error:
             raise RequestError(f"settings refused: {describe(error, cls, _ELSEWHERE)}") from None
 
@@ -261,13 +269,28 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
     return settings
 
 
+def with_effect(config: Any) -> dict[str, Any]:
+    """Return those of transformers' own options that a GenerationConfig sets and that may decide the text."""
+    from transformers import GenerationConfig
+
+    neutral = {**_NEUTRAL, **_OFF, "do_sample": False, "temperature": 1.0, "repetition_penalty": 1.0}
+    values = {name: getattr(config, name, None) for name in vars(GenerationConfig())}
+    return {name: value for name, value in values.items() if _has_effect(name, value, neutral)}
+
+
+def _has_effect(name: str, value: Any, neutral: Mapping[str, Any]) -> bool:
+    return value is not None and name not in _WITHOUT_EFFECT and not (name in neutral and value == neutral[name])
+
+
+def _refuse_quantized(implementation: Any) -> None:
+    if implementation == "quantized":
+        raise RequestError("cache_implementation='quantized': specdec doesn't quantize keys and values; leave it out")
+
+
 def _refuse(values: Mapping[str, Any]) -> None:
     """Refuse the remaining options of a GenerationConfig, unless they have no effect."""
-    refused = [
-        f"{name}={value!r}"
-        for name, value in values.items()
-        if name not in _WITHOUT_EFFECT and not (name in _NEUTRAL and value == _NEUTRAL[name])
-    ]
+    _refuse_quantized(values.get("cache_implementation"))
+    refused = [f"{name}={value!r}" for name, value in values.items() if _has_effect(name, value, _NEUTRAL)]
     if refused:
         raise RequestError(
             f"generation_config has options that specdec doesn't support: {', '.join(sorted(refused))}; remove them, "

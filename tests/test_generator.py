@@ -14,6 +14,7 @@ from specdec.backends.toy import TokenDistribution
 from specdec.decoding.plan import Strategy
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
+from tests.support import families
 from tests.support.byte_tokenizer import END, trained
 from tests.support.generators import HEADS, OF_OTHER_MODELS, proposer_of
 from tests.support.plain import decode_law, keyed_gumbel
@@ -331,3 +332,30 @@ def test_a_result_shows_itself_in_a_line() -> None:
     assert re.fullmatch(r"Result\(\[.{46,48}…, 40 tokens in 40 steps, [\d.]+ tokens/s, length\)", shown)
     (failed,) = generator.generate([[99]])
     assert repr(failed).startswith("Result([], error: the prompt's token 0 is 99")
+
+
+@pytest.mark.parametrize("strategy", BUILT_IN)
+@pytest.mark.parametrize("num_prompt", [10, 9, 6])
+def test_the_last_token_takes_no_position(strategy: str, num_prompt: int) -> None:
+    model = toy(max_positions=10)
+    prompts, settings = [[1, 2, 3, 4, 5, 6, 7, 1, 2, 3][:num_prompt], [3, 1]], {"temperature": 1.0, "seed": 4}
+    generator = Generator(model, proposer=proposer_of(strategy, VOCAB))
+    results = generator.generate(prompts, max_new_tokens=11 - num_prompt, **settings)
+    for result, prompt in zip(results, prompts, strict=True):
+        assert list(result.token_ids) == decode_law(model.probs, prompt, 11 - num_prompt, seed=4)
+    with pytest.raises(RequestError, match="would need 11 positions, but the model supports 10"):
+        generator.generate(prompts[0], max_new_tokens=12 - num_prompt)
+
+
+@pytest.mark.parametrize("strategy", ["prompt_lookup:min_ngram=1", "lookahead:N=4,W=5,G=5", "auto"])
+@pytest.mark.parametrize("backend", ["hf", "static"])
+def test_learned_positions_are_used_up_to_the_last(backend: str, strategy: str) -> None:
+    kind, options = families.TREES["gpt2"][:2]
+    model = families.make(kind, {**options, "n_positions": 32})
+    ids = torch.arange(1, 33)[None] % 7 + 1
+    for num_prompt in (32, 31, 27):
+        given = {"max_new_tokens": 33 - num_prompt, "do_sample": False}
+        prompt = ids[:, :num_prompt]
+        own = model.generate(prompt, attention_mask=torch.ones_like(prompt), pad_token_id=0, **given)
+        result = Generator(model, proposer=strategy, backend=backend).generate(prompt[0], **given)
+        assert list(result.token_ids) == own[0, num_prompt:].tolist()

@@ -81,16 +81,16 @@ def test_a_bad_prompt_among_good_ones_fails_alone() -> None:
 
 def test_a_prompt_too_long_for_the_models_positions_fails_alone() -> None:
     generator = Generator(toy(max_positions=10))
-    fits, too_long = generator.generate([[1, 2, 3, 4], [1, 2, 3, 4, 5]], max_new_tokens=6)
+    fits, too_long = generator.generate([[1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]], max_new_tokens=6)
     assert (len(fits.token_ids), fits.finish_reason) == (6, "length")
     assert str(too_long.error) == (
-        "the prompt has 5 tokens and max_new_tokens=6 would bring it to 11, but the model supports "
-        "10 positions: shorten one of them"
+        "the prompt has 6 tokens and max_new_tokens=6 would need 11 positions, but the model supports "
+        "10: shorten one of them"
     )
 
 
 def test_a_text_without_end_is_refused_by_a_model_without_a_limit() -> None:
-    limit = "would bring it to 1000000000000000000000000000001, but the model supports 16777216 positions"
+    limit = "would need 1000000000000000000000000000000 positions, but the model supports 16777216"
     with pytest.raises(RequestError, match=limit):
         Generator(toy(max_positions=None)).generate([1], max_new_tokens=10**30)
 

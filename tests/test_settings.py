@@ -108,10 +108,11 @@ def test_a_neutral_value_of_transformers_is_the_same_as_none_at_all(neutral: dic
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(7, (7,)), ([7, 8], (7, 8)), (torch.tensor(7), (7,)), (torch.tensor([7, 8]), (7, 8)), ((), ()), (None, None)],
+    [(7, (7,)), ([7, 8], (7, 8)), (torch.tensor(7), (7,)), (torch.tensor([7, 8]), (7, 8)), ((), ()), (None, ())],
 )
-def test_end_of_text_is_one_id_several_a_tensor_none_at_all_or_the_models_own(given: Any, expected: Any) -> None:
+def test_end_of_text_is_one_id_several_a_tensor_or_none_at_all(given: Any, expected: Any) -> None:
     assert Settings.make({"eos_token_id": given}).eos_token_id == expected
+    assert Settings.make({}).eos_token_id is None  # the model's own
 
 
 def test_one_string_or_processor_is_a_list_of_one() -> None:

@@ -31,8 +31,8 @@ def test_refusals_of_one_prompt_or_token_count_in_the_singular() -> None:
         generator.generate([1], seed=[1, 2])
     with pytest.raises(RequestError, match=r"each has 2 mappings for 1 prompt:"):
         generator.generate([[1]], each=[{}, {}])
-    with pytest.raises(RequestError, match=r"the prompt has 1 token and max_new_tokens=12 would"):
-        generator.generate([1], max_new_tokens=12)
+    with pytest.raises(RequestError, match=r"the prompt has 1 token and max_new_tokens=13 would"):
+        generator.generate([1], max_new_tokens=13)
     with generator.context() as context:
         generator.generate([1], context=context, max_new_tokens=1)
         assert repr(context) in ("Context(1 token)", "Context(2 tokens)")

@@ -21,6 +21,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.requests.prompts import encode
+from specdec.sampling.processors import processor_name, stateful
 from specdec.settings import Settings
 
 
@@ -49,6 +50,11 @@ def audit(
         SpecdecError: if the strategy fails.
     """
     given = Settings.make({"seed": seed, **settings})
+    if names := ", ".join(map(processor_name, stateful(given))):
+        raise RequestError(
+            f"{names} may have state, which the two texts would share: give it is_path_pure = True if "
+            "what it returns follows from its arguments alone"
+        )
     rule = generator.verifier
     if not rule.lossless or not (rule.is_keyed or given.temperature == 0.0):
         raise RequestError(

@@ -57,7 +57,7 @@ class Decoding(OptionGroup):
 
     def settings(self) -> dict[str, Any]:
         """Return them as ``Generator.generate`` takes them."""
-        return asdict(self) | {"eos_token_id": self.eos_token_id or None, "stop": self.stop or None}
+        return {name: value for name, value in asdict(self).items() if value not in (None, [])}
 
 
 @takes_model

@@ -105,6 +105,7 @@ class _Show:
 
     def __init__(self, console: Console, name: str, max_new_tokens: int) -> None:
         with status("starting"):
+            from specdec.requests.turn_ends import ends_in_chat
             from specdec.side_by_side.contenders import SpecdecContender, TransformersContender
             from specdec.side_by_side.questions import QUESTIONS, built_in_questions
 
@@ -112,8 +113,10 @@ class _Show:
         self._is_live = is_live(console)
         model, self._tokenizer = ModelChoice(model=name, backend="hf").load()
         ours, plain = _generators(name)
-        self._transformers = TransformersContender(model)
-        self._specdec, self._without_drafts = SpecdecContender(ours), SpecdecContender(plain)
+        has_template = bool(getattr(self._tokenizer, "chat_template", None))  # then all questions are chats
+        ends = ends_in_chat(model, self._tokenizer, ours.vocab_size, {}) if has_template else None
+        self._transformers = TransformersContender(model, ends)
+        self._specdec, self._without_drafts = SpecdecContender(ours, ends), SpecdecContender(plain, ends)
         self._questions = built_in_questions() if name == _BUILT_IN else QUESTIONS
         # A model of another class is another engine's, which reads the checkpoint itself.
         is_torch = type(ours.model) is type(model)

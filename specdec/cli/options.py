@@ -40,7 +40,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")
 
 NewTokens = Annotated[int, typer.Option(help="maximum tokens to generate per prompt")]
 OrderSeed = Annotated[
-    int, typer.Option(help="random seed of the runs' order and of sampling (plus the repeat's number)")
+    int,
+    typer.Option(
+        help="random seed of the runs' order and of sampling; further repeats sample with seeds derived from it"
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="number of torch threads (default: torch's choice)")]
 

@@ -33,7 +33,7 @@ class ComparisonOptions(BaseModel):
     Attributes:
         verifier, numerics, weights, backend: as for ``Generator``; a generator among the strategies keeps its own.
         repeats: how often each strategy decodes each prompt.
-        seed: seed of the order of runs and of sampling; repeat r samples with seed + r.
+        seed: seed of the order of runs and of sampling; repeat r samples with ``seed_of_sample(seed, r)``.
         warm: adds a row for each strategy that learns across requests. Its memory is filled by an uncounted pass over
             the prompts and kept between repeats; all other strategies start each repeat with an empty memory.
         chat: True sends all texts through the tokenizer's chat template, False none; None only instructions, if there
@@ -60,8 +60,9 @@ class ComparisonOptions(BaseModel):
         Raises:
             SpecdecError: an option is invalid.
         """
-        if "logits_processor" in given:
-            raise RequestError("a comparison can't have a logits_processor: its requests would share the object")
+        for name in ("logits_processor", "stopping_criteria"):
+            if name in given:
+                raise RequestError(f"a comparison can't have {name}: its requests would share the objects")
         own = {name: value for name, value in given.items() if name in cls.model_fields and name != "decoding"}
         settings = {name: value for name, value in given.items() if name not in own}
         seed = own.get("seed", cls.model_fields["seed"].default)

@@ -205,7 +205,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
         "model": ", ".join(plan.model.values()),
         "prompts": f"{len(plan.prompts)} ({', '.join(f'{name} {count}' for name, count in counts.items())})",
         "settings": ", ".join(f"{name}={value!r}" for name, value in _settings(comparison).items()),
-        "seed": f"{plan.seed}, and one more for each repeat",
+        "seed": f"{plan.seed}, and one derived from it for each further repeat",
         "repeats": str(plan.repeats),
         "acceptance rule": ", ".join(dict.fromkeys(plan.verifiers.values())),
         "numerics": by_numerics(plan, plan.strategies),

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from specdec.decoding.result import Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.sampling.randomness import seed_of_sample
 
 WARM = " (warm)"  # suffix to the name of a strategy that keeps its memory between repeats
 
@@ -88,11 +89,14 @@ class Run(BaseModel):
         return self.strategy, self.prompt, self.repeat
 
 
-def decoder(generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> Decoder:
-    """Wrap a generator for ``measure``."""
+def decoder(
+    generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any], ends: Mapping[int, Sequence[int]]
+) -> Decoder:
+    """Wrap a generator for ``measure``; ``ends`` has the ends of text of prompts that are chats."""
 
     def decode(prompt: int, seed: int) -> Result:
-        result: Result = generator.generate(list(prompts[prompt]), seed=seed, **settings)
+        own = {"eos_token_id": ends[prompt]} if prompt in ends else {}
+        result: Result = generator.generate(list(prompts[prompt]), seed=seed, **(own | settings))
         return result
 
     return decode
@@ -123,7 +127,7 @@ def measure(
         keys = itertools.product((name,), range(len(plan.prompts)), range(plan.repeats))
         if any(key not in done for key in keys):
             for prompt in range(len(plan.prompts)):
-                _attempt(plan, decoders, name, prompt, seed=plan.seed + plan.repeats)
+                _attempt(plan, decoders, name, prompt, seed_of_sample(plan.seed, plan.repeats))
     for repeat in range(plan.repeats):
         if forget is not None:
             forget()
@@ -131,7 +135,7 @@ def measure(
             for name in rng.permutation(list(plan.strategies)).tolist():
                 if (name, prompt, repeat) not in done:
                     began = clock()
-                    result = _attempt(plan, decoders, name, prompt, plan.seed + repeat)
+                    result = _attempt(plan, decoders, name, prompt, seed_of_sample(plan.seed, repeat))
                     yield _run(name, prompt, repeat, clock() - began, result)
 
 

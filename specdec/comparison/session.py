@@ -22,7 +22,8 @@ from specdec.machine.facts import machine_facts, model_facts
 from specdec.models.loading import ModelSource
 from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
-from specdec.requests.prompts import encode
+from specdec.requests.prompts import encode, is_chat
+from specdec.requests.turn_ends import ends_in_chat
 from specdec.runtime.backend_choice import read_model, why_torch
 from specdec.runtime.strategies import check_files
 from specdec.strategies.base import Proposer
@@ -61,6 +62,9 @@ class ComparisonSession:
         self.model, self.tokenizer = self._contenders.model, self._contenders.tokenizer
         self.generators = self._contenders.generators
         plain = self.generators[self._contenders.baseline]
+        chosen = as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, given.chat)
+        ends = ends_in_chat(plain.model, plain.tokenizer, plain.vocab_size, {})
+        self._ends = {index: ends for index, prompt in enumerate(chosen) if is_chat(prompt.prompt)}
         self.plan = Plan(
             strategies={name: _described(made.proposer) for name, made in self.generators.items()},
             baseline=self._contenders.baseline,
@@ -74,11 +78,7 @@ class ComparisonSession:
             settings=given.decoding.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
             seed=given.seed,
             repeats=given.repeats,
-            prompts=_encoded(
-                as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, given.chat),
-                plain,
-                self.settings,
-            ),
+            prompts=_encoded(chosen, plain, self.settings),
             model=model_facts(self.model) | {"engine": f"decoded with {_engine(plain.weights)}"},
             machine=machine_facts(),
         )
@@ -144,7 +144,7 @@ class ComparisonSession:
 
     def _measured(self) -> Iterator[Run]:
         ids = [prompt[2] for prompt in self.plan.prompts]
-        decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
+        decoders = {name: decoder(made, ids, self.settings, self._ends) for name, made in self.generators.items()}
         return measure(self.plan, decoders, {run.key for run in self.runs}, forget=self._forget)
 
     def _forget(self) -> None:

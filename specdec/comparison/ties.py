@@ -18,7 +18,7 @@ from specdec.decoding.result import Result
 from specdec.generator import Generator
 from specdec.record import StepRecord
 from specdec.sampling.processors import warpers
-from specdec.sampling.randomness import Randomness
+from specdec.sampling.randomness import Randomness, seed_of_sample
 from specdec.settings import Settings
 
 # Noise is the maximum over a few pass shapes. Others may exceed it a little; a defect exceeds it by far.
@@ -114,7 +114,7 @@ def examine_differences(
     try:
         for place, found in enumerate(comparison.differences):
             name, given = comparison.plan.reference_of(found.strategy), dict(settings)
-            given["seed"] = comparison.plan.seed + found.repeat
+            given["seed"] = seed_of_sample(comparison.plan.seed, found.repeat)
             # Greedy repeats are equal, and are examined once.
             draws = given["seed"] if Settings.make(given).temperature else None
             key = (name, found.prompt, draws, found.agreed, found.token, found.expected)

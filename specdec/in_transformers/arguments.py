@@ -8,6 +8,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from specdec.errors import RequestError
 from specdec.in_transformers.rows import BatchProcessor, PaddedRow
+from specdec.requests.own_copies import check_copyable
 from specdec.sampling.processors import is_path_pure
 
 _WARPERS = hf.TemperatureLogitsWarper, hf.TopKLogitsWarper, hf.TopPLogitsWarper, hf.MinPLogitsWarper  # in their order
@@ -29,8 +30,10 @@ def sampling_settings(processors: Sequence[Any], row: PaddedRow, num_rows: int, 
     return {**named, "logits_processor": tuple(_in_batch(one, row, num_rows) for one in others)}
 
 
-def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dict[str, Any]:
+def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int, vocab_size: int) -> dict[str, Any]:
     """Return criteria as a row's settings: length and ends of text by name, all others unchanged.
+
+    Ends of text outside the vocabulary are left out, since ``generate`` accepts them.
 
     Args:
         most: tokens of the text, the prompt and its padding included.
@@ -38,13 +41,23 @@ def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dic
     ends, others = list[int](), []
     for criterion in criteria:
         if isinstance(criterion, EosTokenCriteria):
-            ends += criterion.eos_token_id.flatten().tolist()
+            ends += (token for token in criterion.eos_token_id.flatten().tolist() if 0 <= token < vocab_size)
         elif isinstance(criterion, MaxLengthCriteria):
             most = min(most, criterion.max_length)
         else:
             others.append(_in_batch(criterion, row, 1))
     length = len(row.padding) + len(row.prompt)
     return {"max_new_tokens": most - length, "eos_token_id": tuple(ends), "stopping_criteria": tuple(others)}
+
+
+def check_functions(functions: Sequence[Any], num_rows: int) -> None:
+    """Refuse processors and criteria that may have state and that rows of a batch would share.
+
+    Raises:
+        RequestError: with the remedy.
+    """
+    if num_rows > 1:
+        check_copyable(one for one in functions if not is_path_pure(one))
 
 
 def check_criteria(criteria: Sequence[Any], num_rows: int) -> None:

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.in_transformers.arguments import check_criteria, sampling_settings, stopping_settings
+from specdec.in_transformers.arguments import check_criteria, check_functions, sampling_settings, stopping_settings
 from specdec.in_transformers.output import as_output, check_scores, gives, padded
 from specdec.in_transformers.refusals import check_inputs, check_mode, check_positions, check_processors
 from specdec.in_transformers.rows import PaddedRow, rows_of
@@ -59,6 +59,7 @@ class Call:
         check_positions(inputs.get("position_ids"), self._rows)
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
+        check_functions([*self._processors, *self._criteria], len(self._rows))
         check_scores(self._config, self._processors)
         if self._constraint is not None and gives(self._config, "output_scores"):
             raise RequestError(
@@ -82,7 +83,7 @@ class Call:
 
     def _stream(self, generator: Generator) -> None:
         prompts = [row.prompt for row in self._rows]
-        chunks = generator.stream(prompts, each=self._settings(), on_step=self._note_logits)
+        chunks = generator.stream(prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:
                 if chunk.result is not None and chunk.result.error is not None:
@@ -92,14 +93,14 @@ class Call:
                     for token in chunk.token_ids:
                         self._streamer.put(torch.tensor([token]))
 
-    def _settings(self) -> list[dict[str, Any]]:
+    def _settings(self, vocab_size: int) -> list[dict[str, Any]]:
         """Return each row's settings; seeds are drawn by torch, so ``torch.manual_seed`` reproduces a text."""
         samples = bool(self._config.do_sample)
         seeds = torch.randint(_SEEDS, (len(self._rows),)).tolist() if samples else [0] * len(self._rows)
         keeps_logits = gives(self._config, "output_scores") or gives(self._config, "output_logits")
         return [
             sampling_settings(self._processors, row, len(self._rows), samples)
-            | stopping_settings(self._criteria, row, self._config.max_length)
+            | stopping_settings(self._criteria, row, self._config.max_length, vocab_size)
             | {"seed": seed, "keeps_logits": keeps_logits, "constraint": self._constraint}
             for row, seed in zip(self._rows, seeds, strict=True)
         ]

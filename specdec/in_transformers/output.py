@@ -50,14 +50,14 @@ def as_output(
 ) -> GenerateDecoderOnlyOutput:
     """Return the output for ``return_dict_in_generate``.
 
-    It has the sequences and, for each new token, the scores and logits, (batch, vocab), which are zeros in rows that
-    have ended. It has no cache.
+    It has the sequences and, if requested, for each new token the scores and logits, (batch, vocab), which are zeros
+    in rows that have ended. It has no cache.
 
     Args:
         num_given: number of tokens of the prompts in ``sequences``, padding included.
-        logits: by row, the logits of each new token, (vocab,).
+        logits: by row, the logits of each new token, (vocab,); empty if neither scores nor logits are returned.
     """
-    num_new = sequences.shape[1] - num_given
+    num_new = sequences.shape[1] - num_given if config.output_scores or config.output_logits else 0
     steps = [_step([row[index] if index < len(row) else None for row in logits]) for index in range(num_new)]
     steps = [step.to(sequences.device) for step in steps]
     scores = [_processed(processors, sequences[:, : num_given + index], step) for index, step in enumerate(steps)]

@@ -1,6 +1,7 @@
 """Checks that refuse unsupported calls of ``generate``, each with the argument's name."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ _LEAVE = "leave custom_generate out for this call"
 # Settings of transformers' assisted generation, which specdec's strategies replace.
 _ASSISTED = (
     "use_mtp", "speculation_type", "prompt_lookup_num_tokens", "assistant_early_exit", "assistant_ensemble_weight",
+    "is_assistant",
 )  # fmt: skip
 _INSTEAD = {
     "use_mtp": "custom_generate(proposer='auto')",
@@ -49,8 +51,6 @@ def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
     for name in _NOT_GIVEN:
         if getattr(config, name, None):
             raise RequestError(f"custom_generate doesn't return {name}: {_LEAVE}")
-    if config.cache_implementation == "quantized":
-        raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")
 
 
 def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
@@ -69,6 +69,8 @@ def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
     if given:
         raise RequestError(f"custom_generate supports text only, but {' and '.join(given)} input was given: {_LEAVE}")
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
+        if name in CACHE_ARGUMENTS and _is_quantized(value):  # also that of cache_implementation="quantized"
+            raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")
         if name in CACHE_ARGUMENTS and _is_filled(value):
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
@@ -104,6 +106,11 @@ def check_processors(processors: Sequence[Any]) -> None:
     for processor in processors:
         if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
             raise RequestError(f"guidance_scale runs the model itself ({type(processor).__name__}): {_LEAVE}")
+
+
+def _is_quantized(cache: Any) -> bool:
+    kinds = chain.from_iterable(type(layer).__mro__ for layer in getattr(cache, "layers", ()))
+    return any("Quantized" in kind.__name__ for kind in kinds)
 
 
 def _is_filled(cache: Any) -> bool:

@@ -1,5 +1,6 @@
 """GGUF files: refusals before loading, transformers' arguments, and what is wrong with a file that can't be loaded."""
 
+import mmap
 import re
 import struct
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ _LIBRARIES = "gguf", "accelerate"  # what transformers reads such files with
 _MAGIC, _VERSIONS, _HEADER_SIZE = b"GGUF", (2, 3), 24
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 _AGAIN = "Download it again, or decrypt it"
+# In the metadata: bytes of a number by its type, and the types of other lengths.
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY = 8, 9
 _FORMATS = {
     b"version https://git-lfs": "it is a Git LFS pointer, without the weights: fetch them with git lfs pull",
     b"PK\x03\x04": "it is a zip archive: unpack it, or give the file that it was made from",
@@ -77,6 +81,46 @@ def forget_quantization(model: Any) -> None:
         vars(model).pop(name, None)
     vars(model.config).pop("quantization_config", None)
     model.is_quantized = False
+
+
+def with_turn_ends(tokenizer: Any, name: str) -> Any:
+    """Return a model's tokenizer; that of a GGUF file with the ends of turns and messages as further attributes."""
+    if is_gguf(name):
+        for attribute, token in tokens_named_in(Path(name), "eot_token_id", "eom_token_id").items():
+            setattr(tokenizer, attribute, token)  # as the ids that transformers reads itself
+    return tokenizer
+
+
+def tokens_named_in(path: Path, *names: str) -> dict[str, int]:
+    """Return the tokens that a file's metadata has under ``tokenizer.ggml.NAME``, by name.
+
+    The gguf library would take many seconds for a large vocabulary.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        (num_entries,) = struct.unpack_from("<Q", data, 16)
+        at, found = _HEADER_SIZE, dict[str, int]()
+        for _ in range(num_entries):
+            start, at = at + 8, _after(data, at, _STRING)
+            name, (kind,) = data[start:at].decode().removeprefix("tokenizer.ggml."), struct.unpack_from("<I", data, at)
+            start, at = at + 4, _after(data, at + 4, kind)
+            if name in names:
+                found[name] = int.from_bytes(data[start:at], "little")
+    return found
+
+
+def _after(data: mmap.mmap, at: int, kind: int) -> int:
+    """Return where a value of the metadata ends."""
+    if kind == _STRING:
+        return at + 8 + int.from_bytes(data[at : at + 8], "little")
+    if kind != _ARRAY:
+        return at + _SIZES[kind]
+    kind, count = map(int, struct.unpack_from("<IQ", data, at))
+    at += 12
+    if kind in _SIZES:
+        return at + count * _SIZES[kind]
+    for _ in range(count):
+        at = _after(data, at, kind)
+    return at
 
 
 def reason_of(error: Exception) -> str:

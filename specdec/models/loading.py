@@ -16,7 +16,7 @@ from specdec.models.checkpoint_files import (
     lacks_config,
     remedy_for_files,
 )
-from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
+from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of, with_turn_ends
 from specdec.models.gguf_settings import GgufContents, adapted_tokenizer, check_tensors
 from specdec.models.hub import HubAnswer
 
@@ -238,7 +238,7 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **where)
-        return adapted_tokenizer(Path(name), tokenizer) if is_gguf(name) else tokenizer
+        return with_turn_ends(adapted_tokenizer(Path(name), tokenizer), name) if is_gguf(name) else tokenizer
     except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):

@@ -151,7 +151,7 @@ class Recorder:
         if tokenizer is not None and not isinstance(prompt, str) and isinstance(prompt[0], Mapping):
             shown = str(tokenizer.decode(tokens))
         records: list[StepRecord] = []
-        chunks = list(self.generator.stream(tokens, on_step=records.append, **settings))
+        chunks = list(self.generator.stream(prompt, on_step=records.append, **settings))
         outcomes = [record.outcomes[0] for record in records if record.kind != "chunk"]
         steps = []
         for outcome, chunk in zip(outcomes, chunks, strict=True):

@@ -1,25 +1,24 @@
 """Builds checked requests from a caller's prompts and settings."""
 
-import copy
 import secrets
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
 from specdec.constraints.cache import ConstraintCache
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
-from specdec.errors import RequestError, in_one_line, plural
+from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.own_copies import with_own_copies
 from specdec.requests.special_tokens import special_tokens
+from specdec.requests.turn_ends import ends_in_chat
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
@@ -50,7 +49,8 @@ class RequestBuilder:
         settings = [self._settings(overrides, request.config) for overrides in _overrides(request, len(items))]
         if len(settings) != len(items):  # the same for all
             settings *= len(items)
-        copies = settings if len(items) == 1 else [self._with_own_processors(one) for one in settings]
+        if len(items) > 1:
+            settings = with_own_copies(settings, (self.model, self.tokenizer))
         strategies = _one_for_each("proposers", strategies, len(items))
         contexts = _one_for_each("contexts", request.contexts or [None], len(items))
         used = [id(context) for context in contexts if context is not None]
@@ -58,10 +58,12 @@ class RequestBuilder:
             raise RequestError("a single context was given for several prompts: give one for each prompt")
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
-            plan = RequestPlan(strategies[index], self.verifier, copies[index])
             try:
                 ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, request.template)
-                made = self._request(ids, plan, index, wants_text)
+                own = settings[index]
+                if own.eos_token_id is None:
+                    own = own.model_copy(update={"eos_token_id": self._ends(item, request.template)})
+                made = self._request(ids, RequestPlan(strategies[index], self.verifier, own), index, wants_text)
                 made.context = contexts[index]
                 requests.append(made)
             except RequestError as error:
@@ -71,14 +73,11 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        own = ModelDefaults.of(self.model, vocab_size)
-        settings = Settings.make(overrides, config, own.suppressed)
-        eos = own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
-        _check_ids("eos_token_id", eos, vocab_size)
+        settings = Settings.make(overrides, config, ModelDefaults.of(self.model, vocab_size).suppressed)
+        _check_ids("eos_token_id", settings.eos_token_id or (), vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("logit_bias", (token for token, _ in settings.logit_bias), vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
-        settings = settings.model_copy(update={"eos_token_id": eos})
         if settings.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
         if settings.skip_special_tokens:
@@ -105,39 +104,21 @@ class RequestBuilder:
                 "function of its arguments alone, or use verifier='match' or 'rejection'"
             )
 
-    def _with_own_processors(self, settings: Settings) -> Settings:
-        """Return settings for one request of a list, with copies of the processors that may have state.
-
-        Raises:
-            RequestError: for a processor that can't be copied.
-        """
-        own = impure(settings)
-        remedy = (
-            "give it is_path_pure = True if its scores follow from its arguments alone, or pass the prompts one by one"
-        )
-        for processor in own:
-            if isinstance(processor, FunctionType | BuiltinFunctionType | partial):
-                name = processor_name(processor)
-                raise RequestError(
-                    f"{name} is a function, which may have state and can't be copied for a list: {remedy}"
-                )
-        known = {id(shared): shared for shared in (self.model, self.tokenizer)}
-        try:
-            copies = dict(zip(map(id, own), copy.deepcopy(own, known), strict=True))
-        except Exception as error:  # a third party's code
-            names = ", ".join(map(processor_name, own))
-            raise RequestError(f"{names} can't be copied for a list ({in_one_line(error)}): {remedy}") from error
-        processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
-        return settings.model_copy(update={"logits_processor": processors})
+    def _ends(self, prompt: Any, template: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the ends of text of a prompt whose settings name none."""
+        vocab_size = self.shapes.vocab_size
+        if prompts.is_chat(prompt):
+            return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
+        return ModelDefaults.of(self.model, vocab_size).eos_token_ids
 
     def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
-        needed = len(ids) + settings.max_new_tokens
+        needed = len(ids) + settings.max_new_tokens - 1  # nothing follows the last token, so it takes no position
         if needed > shapes.context_length:
             raise RequestError(
-                f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would bring "
-                f"it to {needed}, but the model supports {shapes.context_length} positions: shorten one of them"
+                f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would need "
+                f"{needed} positions, but the model supports {shapes.context_length}: shorten one of them"
             )
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(

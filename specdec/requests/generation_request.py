@@ -13,6 +13,7 @@ import torch
 from specdec.decoding.contexts import Context
 from specdec.errors import RequestError
 from specdec.requests import prompts
+from specdec.sampling.randomness import seed_of_sample
 
 _TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and those in chat_template_kwargs
 _SAMPLING_TOP_K = 50  # transformers' default when sampling
@@ -140,18 +141,20 @@ def _as_lists(values: Any) -> Any:
 
 
 def _rename(settings: dict[str, Any], name: str, own: str) -> None:
-    if settings.get(name) is not None:
-        if settings.get(own) is not None:
+    if name in settings:
+        value = settings.pop(name)
+        if value is not None and settings.get(own) is not None:
             raise RequestError(f"{own} and {name} are the same setting: give only one")
-        settings[own] = settings[name]
-    settings.pop(name, None)
+        settings[own] = settings.get(own) if value is None else value
 
 
 def _sample(settings: dict[str, Any]) -> None:
     """Apply ``do_sample``, with transformers' defaults: temperature 1 and top_k 50."""
-    samples = settings.pop("do_sample", None)
-    if samples is None:
+    if "do_sample" not in settings:
         return
+    samples = settings.pop("do_sample")
+    if samples is None and settings.get("temperature") is not None:
+        return  # the temperature decides
     if not samples:
         for name in _TRUNCATIONS:
             settings.pop(name, None)
@@ -161,6 +164,11 @@ def _sample(settings: dict[str, Any]) -> None:
     else:
         settings.setdefault("temperature", 1.0)
         settings.setdefault("top_k", _SAMPLING_TOP_K)
+
+
+def _seed_of_sample(seed: Any, number: int) -> Any:
+    """Return a sample's seed; a value that ``Settings`` refuses stays as it is."""
+    return seed_of_sample(seed, number) if isinstance(seed, int) and 0 <= seed < 2**63 else seed
 
 
 def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
@@ -176,5 +184,5 @@ def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
     seed = settings.get("seed")
     if seed is not None:
         seeds: Sequence[Any] = seed if isinstance(seed, list | tuple) else [seed] * len(items)
-        settings["seed"] = [one + number for one in seeds for number in range(count)]
+        settings["seed"] = [_seed_of_sample(one, number) for one in seeds for number in range(count)]
     return [item for item in items for _ in range(count)]

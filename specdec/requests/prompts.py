@@ -40,6 +40,11 @@ def _is_one(prompt: Sequence[Any]) -> bool:
     return isinstance(prompt[0], Integral | Mapping) or all(isinstance(token, Number) for token in prompt)
 
 
+def is_chat(prompt: Any) -> bool:
+    """Return True for chat messages."""
+    return isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], Mapping)
+
+
 def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mapping[str, Any] = _NO_OPTIONS) -> list[int]:
     """Encode one prompt.
 
@@ -66,7 +71,7 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mappin
 
 
 def _ids(prompt: Any, tokenizer: Any | None, template: Mapping[str, Any]) -> list[int]:
-    if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
+    if is_chat(prompt):
         return _chat_ids(prompt, _needed(tokenizer, "chat messages need"), template)
     if template:
         raise RequestError(f"{', '.join(template)}: only chat messages have a template")

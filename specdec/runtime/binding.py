@@ -25,7 +25,7 @@ from specdec.models.notes import first_time, state_of
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import Registry
 from specdec.requests.builder import RequestBuilder
-from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.model_defaults import ignored_defaults
 from specdec.requests.special_tokens import state_of_tokenizer
 from specdec.runtime.backend_choice import backend_for
 from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
@@ -165,7 +165,7 @@ class Binding:
         backend = self.target.backend
         drafts = () if backend.shapes.takes_drafts else (f"decoded without drafts: {backend.reason}",)
         weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
-        return engine + drafts + weights + ModelDefaults.of(self.model, self.target.shapes.vocab_size).notes
+        return engine + drafts + weights + ignored_defaults(self.model)
 
     def close(self) -> None:
         """Close the parts and release the model; an open stream keeps both until it ends."""

@@ -17,6 +17,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import ProposerChoice, RequestOptions
 from specdec.runtime.binding import Binding
+from specdec.sampling.processors import processor_name, stateful
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
@@ -110,9 +111,14 @@ class OpenBatch(Scheduler):
         chosen = [choice.proposer if each is None else choice.resolve(each) for each in proposers]
         drafting = [strategies.of(each, rule) for each in chosen]
         made = replace(binding.builder, verifier=rule).build(request, drafting, wants_text)
-        for handle in made:
-            if isinstance(handle, Handle):
-                self._requests.add(self.enqueue(handle))
+        handles = [handle for handle in made if isinstance(handle, Handle)]
+        used = {id(one) for other in self._requests for one in stateful(other.settings)}
+        for one in (one for handle in handles for one in stateful(handle.settings) if id(one) in used):
+            raise RequestError(
+                f"{processor_name(one)} may have state, and another request of the batch uses it: give each its own, "
+                "or is_path_pure = True if what it returns follows from its arguments alone"
+            )
+        self._requests.update(map(self.enqueue, handles))
         return made
 
     def _check_model(self) -> None:
@@ -192,4 +198,4 @@ def _most_tokens(target: Target, max_bytes: int | None) -> int | None:
     backend, positions = target.backend, target.shapes.context_length
     if max_bytes is None or target.rows or not backend.cache_bytes([positions]):
         return None
-    return bisect_right(range(1, positions + 1), max_bytes, key=lambda capacity: backend.cache_bytes([capacity]))
+    return bisect_right(range(1, positions + 2), max_bytes, key=lambda capacity: backend.cache_bytes([capacity]))

@@ -1,12 +1,13 @@
 """Logits to scores: the logits processors of a request's settings, in transformers' order."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from specdec.constraints.path_state import PathState
 from specdec.sampling.penalties import Bias, CountPenalty
-from specdec.settings import Processor, Settings
+from specdec.settings import Criterion, Processor, Settings
 
 # transformers' processors whose scores depend on the given path alone: not those with state between calls
 # (watermarking, classifier-free guidance).
@@ -18,6 +19,7 @@ _PATH_PURE = (
     "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "ExponentialDecayLengthPenalty",
     "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
+_PURE_CRITERIA = "EosTokenCriteria", "MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria"
 
 
 class Warper:
@@ -126,14 +128,23 @@ def impure(settings: Settings) -> list[Processor]:
     return [processor for processor in settings.logits_processor if not is_path_pure(processor)]
 
 
-def is_path_pure(processor: Processor) -> bool:
-    """Return True if a processor's scores depend on its arguments alone, as known or as declared."""
-    from transformers.generation import logits_process as hf
-
-    known = tuple(getattr(hf, name) for name in _PATH_PURE)
-    return isinstance(processor, known) or getattr(processor, "is_path_pure", False)
+def stateful(settings: Settings) -> list[Any]:
+    """The caller's processors and criteria that may depend on earlier calls."""
+    return [one for one in (*settings.logits_processor, *settings.stopping_criteria) if not is_path_pure(one)]
 
 
-def processor_name(processor: Processor) -> str:
-    """A processor's name: of its function or class."""
+def is_path_pure(function: Processor | Criterion) -> bool:
+    """Return True if what a processor or criterion returns depends on its arguments alone, as known or declared.
+
+    A subclass may have state, so only transformers' own classes are known.
+    """
+    from transformers.generation import logits_process, stopping_criteria
+
+    known = {getattr(logits_process, name) for name in _PATH_PURE}
+    known |= {getattr(stopping_criteria, name) for name in _PURE_CRITERIA}
+    return type(function) in known or bool(getattr(function, "is_path_pure", False))
+
+
+def processor_name(processor: Processor | Criterion) -> str:
+    """The name of a processor's or criterion's function or class."""
     return str(getattr(processor, "__name__", type(processor).__name__))

@@ -10,6 +10,8 @@ it. Entry x of the noise at absolute position t is made from output x of the gen
 
 All in float64. The purpose is 0 for verification, 2**32 + 1 for the uniforms of ``accept``, which form a running
 stream, and for a proposer the CRC-32 of its name plus 1, so that no proposer shares the verifier's noise.
+
+Further samples of one seed have seeds of their own, see ``seed_of_sample``. Their purpose is 2**32 + 2.
 """
 
 import zlib
@@ -20,7 +22,19 @@ import torch
 
 VERIFICATION = 0
 ACCEPTANCE = 2**32 + 1
+_SAMPLES = 2**32 + 2
 _MOST_FORESEEN = 16  # positions: the depth of drafts that use noise
+
+
+def seed_of_sample(seed: int, number: int) -> int:
+    """Return the seed of a sample: of number 0 the given seed, of others one that no other pair is likely to have.
+
+    It is the first output of the generator with the key ``(seed, 2**32 + 2)`` and the counter ``(0, number, 0, 0)``,
+    without its lowest bit. Were it ``seed + number``, the samples of neighbouring seeds would be the same texts.
+    """
+    if number == 0:
+        return seed
+    return int(np.random.Philox(key=[seed, _SAMPLES], counter=[0, number, 0, 0]).random_raw() >> 1)
 
 
 class RandomSource(Protocol):

@@ -227,7 +227,7 @@ def _refusal_of(handle: Handle | Exception, batch: OpenBatch, params: tuple[str,
             f"The prompt and its completion may have {handle.capacity} tokens, but this server has memory for the "
             f"keys and values of {batch.most_tokens}."
         )
-        param = params[handle.prompt_length < batch.most_tokens]
+        param = params[handle.prompt_length <= batch.most_tokens]
         return ApiError(400, message, param, "context_length_exceeded")
     return None
 

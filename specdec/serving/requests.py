@@ -11,6 +11,8 @@ from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
+from specdec.requests.turn_ends import ends_in_chat
+from specdec.sampling.randomness import seed_of_sample
 from specdec.serving.answer_constraints import AnswerPlan, AnswerPlanner, RequestedAnswer
 from specdec.serving.body_checks import check_chat, check_without_stream
 from specdec.serving.chat_template import is_continuation, template_field, template_options
@@ -105,7 +107,7 @@ class RequestParser:
             ApiError: with the invalid field.
         """
         self._check_bounds(body)
-        self._ends(body).check()
+        self._ends(body, ()).check()
         if isinstance(body, CompletionBody):
             self._check_completion(body)
         elif isinstance(body, ChatBody):
@@ -174,8 +176,13 @@ class RequestParser:
             message = f"The prompt has {longest} tokens, and {whose} {most}."
             raise ApiError(400, message, "prompt", "context_length_exceeded")
 
-    def _ends(self, body: Sampling) -> TextEnds:
-        own = ModelDefaults.of(self._generator.model, self._shapes.vocab_size).eos_token_ids
+    def _own_ends(self, body: Sampling) -> tuple[int, ...]:
+        model, vocab_size = self._generator.model, self._shapes.vocab_size
+        if isinstance(body, ChatBody):
+            return ends_in_chat(model, self._tokenizer, vocab_size, template_options(body))
+        return ModelDefaults.of(model, vocab_size).eos_token_ids
+
+    def _ends(self, body: Sampling, own: Sequence[int]) -> TextEnds:
         # If special tokens are part of the text, a special token in stop is an ordinary stop string.
         special = {} if body.skip_special_tokens is False else self._special
         return TextEnds.of(body, own, special, self._shapes.vocab_size)
@@ -230,7 +237,7 @@ class RequestParser:
             prompts=repeated,
             num_samples=count,
             settings=settings,
-            seeds=[seed + number for number in range(len(repeated))],
+            seeds=[seed_of_sample(seed, number) for number in range(len(repeated))],
             strategy=body.proposer or self._own_strategy,
             proposer=None if body.proposer is None else self._aliases.proposer(body.proposer),
             verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),
@@ -249,14 +256,13 @@ class RequestParser:
             params: as in ``Call``.
         """
         positions = self._shapes.context_length
-        if longest + most > positions:
+        if longest + most - 1 > positions:  # nothing follows the last token, so it takes no position
+            most = 0 if body.max_tokens == 0 else most
             message = (
                 f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
                 f"tokens ({longest} in the prompt, {most} in the completion)."
             )
-            if body.max_tokens == 0:
-                message += " max_tokens=0 needs room for one token too, which isn't reported."
-            raise ApiError(400, message, params[longest < positions], "context_length_exceeded")
+            raise ApiError(400, message, params[longest <= positions], "context_length_exceeded")
         if (body.min_tokens or 0) > most:
             message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
             raise ApiError(400, message, "min_tokens", "invalid_value")
@@ -269,7 +275,7 @@ class RequestParser:
         settings: dict[str, Any] = {
             "temperature": temperature,
             "skip_special_tokens": body.skip_special_tokens is not False,
-            **self._ends(body).settings,
+            **self._ends(body, self._own_ends(body)).settings,
             "logit_bias": dict(body.logit_bias or {}),
             "frequency_penalty": body.frequency_penalty or 0.0,
             "presence_penalty": body.presence_penalty or 0.0,

@@ -56,11 +56,17 @@ class Stopwatch:
 
 
 class TransformersContender:
-    """A model's own ``generate``, greedy. The model must not be packed by a generator."""
+    """A model's own ``generate``, greedy. The model must not be packed by a generator.
 
-    def __init__(self, model: Any) -> None:
+    Args:
+        ends: ends of text (default: the model's own).
+    """
+
+    def __init__(self, model: Any, ends: Sequence[int] | None = None) -> None:
         self.model = model
         model.generation_config = _greedy(model)
+        if ends is not None:
+            model.generation_config.eos_token_id = list(ends) or None
 
     def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> TimedAnswer:
         """See ``Contender``."""
@@ -78,15 +84,16 @@ class TransformersContender:
 
 
 class SpecdecContender:
-    """A specdec generator."""
+    """A specdec generator; ``ends`` are as of ``TransformersContender``."""
 
-    def __init__(self, generator: "Generator") -> None:
+    def __init__(self, generator: "Generator", ends: Sequence[int] | None = None) -> None:
         self.generator = generator
+        self._settings: dict[str, Any] = {} if ends is None else {"eos_token_id": ends}
 
     def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> TimedAnswer:
         """See ``Contender``."""
         watch = Stopwatch()
-        for chunk in self.generator.stream(list(prompt), max_new_tokens=max_new_tokens):
+        for chunk in self.generator.stream(list(prompt), max_new_tokens=max_new_tokens, **self._settings):
             seconds, result = watch.seconds, chunk.result
             with watch.paused():
                 show(chunk.token_ids, seconds)
@@ -116,6 +123,5 @@ def _greedy(model: Any) -> Any:
     from transformers import GenerationConfig
 
     own = model.generation_config
-    end = own.eos_token_id if own.eos_token_id is not None else model.config.get_text_config().eos_token_id
-    names = ("bos_token_id", "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
-    return GenerationConfig(do_sample=False, eos_token_id=end, **{name: getattr(own, name, None) for name in names})
+    names = ("eos_token_id", "bos_token_id", "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
+    return GenerationConfig(do_sample=False, **{name: getattr(own, name, None) for name in names})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from specdec.errors import ModelError, plural
+from specdec.sampling.randomness import seed_of_sample
 from specdec.training.acceptance import Acceptance, held_out_acceptance
 from specdec.training.autocast import autocast
 from specdec.training.base import DEPTH, HeadTraining
@@ -182,7 +183,9 @@ class Trainer:
 
     def _loss(self, batch: Batch, num_steps: int, update: int) -> torch.Tensor:
         # Each update has randomness of its own, which a resumed run repeats.
-        generator = torch.Generator(self.training.device).manual_seed(self.generator.initial_seed() + update)
+        generator = torch.Generator(self.training.device).manual_seed(
+            seed_of_sample(self.generator.initial_seed(), update)
+        )
         with autocast(self.training.device, self.training.output_rows.dtype):
             return self.training.loss(batch, self.settings.step_weights[:num_steps], generator)
 

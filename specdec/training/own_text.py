@@ -12,6 +12,7 @@ import torch
 from specdec.errors import ModelError, RequestError
 from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
+from specdec.sampling.randomness import seed_of_sample
 from specdec.training.disk import writing_to
 from specdec.training.faster_copy import faster_copy
 from specdec.training.memory import MemoryExhaustedError, within_memory
@@ -156,7 +157,8 @@ class OwnText:
         Raises:
             MemoryExhaustedError: memory ran out; the text so far is in ``text``.
         """
-        seed = self.settings.seed + len(self.text) + len(self.text.tokens)  # or a resumed run would repeat itself
+        written = len(self.text) + len(self.text.tokens)  # or a resumed run would repeat itself
+        seed = seed_of_sample(self.settings.seed, written)
         generator = torch.Generator(model.device).manual_seed(seed)
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
             rollout = Rollout(model, self.script, settings, generator)

@@ -6,6 +6,7 @@ from typing import Any
 
 from specdec.errors import ModelError, RequestError
 from specdec.models.architecture import name_of
+from specdec.requests.turn_ends import ends_of_turn
 from specdec.training.script import Script
 
 _LONGEST_PROMPT = 512
@@ -25,7 +26,7 @@ def script_for(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]] | No
         return _prompted(prompts, _first(tokenizer, ends), ends)
     if getattr(tokenizer, "chat_template", None):
         with suppress(Exception):  # a template that needs more than a user's message
-            script = Script.chat(tokenizer, ends)
+            script = Script.chat(tokenizer, list(dict.fromkeys((*ends, *ends_of_turn(tokenizer, {})))))
             if script.prefix and script.bridge:
                 return script
     return Script.continuation(_first(tokenizer, ends), ends)

@@ -12,6 +12,7 @@ from specdec.comparison.runfile import RunFile, merge, read
 from specdec.comparison.runs import Plan, Run, measure
 from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
+from specdec.sampling.randomness import seed_of_sample
 from tests.comparison.made import TEXT, plan_of, run_of, runs_of
 
 
@@ -43,7 +44,7 @@ def test_every_strategy_decodes_every_prompt_in_a_random_order_interleaved() -> 
     assert Counter(run.key for run in runs) == Counter(run.key for run in runs_of(plan, lambda *_: 0.0))
     warm_up, counted = bench.asked[:3], bench.asked[3:]
     assert [name for name, *_ in warm_up] == list(plan.strategies)
-    assert [seed - 7 for _, _, seed in counted] == [run.repeat for run in runs]
+    assert [seed for _, _, seed in counted] == [seed_of_sample(7, run.repeat) for run in runs]
     blocks = [counted[start : start + 3] for start in range(0, len(counted), 3)]
     assert all(len({prompt for _, prompt, _ in block}) == 1 for block in blocks)  # all strategies, one after another
     assert len({tuple(name for name, *_ in block) for block in blocks}) >= 4  # of 6 orders, in 20 blocks
@@ -55,16 +56,16 @@ def test_a_warm_memory_is_filled_by_a_pass_that_no_repeat_draws_like_and_that_is
     plan = plan_of(["plain", "a", "a (warm)"], num_prompts=4, repeats=2, seed=7)
     bench, emptied = Bench(plan), list[int]()
     runs = list(measure(plan, bench.decoders, forget=lambda: emptied.append(len(bench.asked))))
-    assert bench.asked[3:7] == [("a (warm)", prompt, 9) for prompt in range(4)]
+    assert bench.asked[3:7] == [("a (warm)", prompt, seed_of_sample(7, 2)) for prompt in range(4)]
     assert emptied == [7, 7 + 12]  # behind all that isn't counted, and between the repeats
     assert Counter(run.key for run in runs) == Counter(run.key for run in runs_of(plan, lambda *_: 0.0))
     again = Bench(plan)
     done = {run.key for run in runs if run.strategy == "a (warm)"}
     list(measure(plan, again.decoders, done))
-    assert again.asked.count(("a (warm)", 3, 9)) == 0  # all of it is done
+    assert again.asked.count(("a (warm)", 3, seed_of_sample(7, 2))) == 0  # all of it is done
     done.remove(("a (warm)", 3, 1))
     list(measure(plan, again.decoders, done))
-    assert again.asked.count(("a (warm)", 3, 9)) == 1
+    assert again.asked.count(("a (warm)", 3, seed_of_sample(7, 2))) == 1
 
 
 def test_what_is_done_is_not_run_again() -> None:

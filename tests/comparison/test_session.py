@@ -26,6 +26,7 @@ from specdec.comparison import ComparisonSession, EvaluationPrompt
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
 from specdec.comparison.ties import ScoredText
+from specdec.sampling.randomness import seed_of_sample
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
 from tests.support import families
@@ -75,7 +76,8 @@ def test_strategies_agree_with_plain_decoding_which_is_added(temperature: float)
     assert [row.num_different for row in comparison.rows] == [0, 0, 0, 0]
     plain = Generator(MODEL, proposer="autoregressive")
     for run in comparison.runs:
-        alone = plain.generate(PROMPTS[run.prompt], temperature=temperature, seed=5 + run.repeat, **FEW)
+        seed = seed_of_sample(5, run.repeat)
+        alone = plain.generate(PROMPTS[run.prompt], temperature=temperature, seed=seed, **FEW)
         assert run.tokens == alone.token_ids
     assert comparison.rows[2].tokens_per_step == 1.0
 
@@ -208,7 +210,8 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
         ({"a": "jacobi"}, [1, 2, 3], {}, "prompts is a single prompt: pass a list"),
         ({"a": "jacobi"}, "text", {}, "prompts is a single prompt: pass a list"),
         ({"a": Generator(ToyModel.random(8), proposer="jacobi")}, PROMPTS, {}, "'a' is a generator of another model"),
-        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "can't have a logits_processor"),
+        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "can't have logits_processor"),
+        ({"a": "jacobi"}, PROMPTS, {"stopping_criteria": [print]}, "can't have stopping_criteria"),
     ],
 )
 def test_what_cant_be_compared_is_refused_before_anything_runs(

@@ -36,10 +36,12 @@ def weights(architecture: str = "llama") -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in named.items()}
 
 
-def write(path: Path, architecture: str = "llama", more: Callable[[Any], None] | None = None) -> dict[str, np.ndarray]:
+def write(
+    path: Path, architecture: str = "llama", more: Callable[[Any], object] = lambda _: None
+) -> dict[str, np.ndarray]:
     """Write the file, its matrices in blocks of four bits, and return what its tensors are worth.
 
-    ``more`` adds keys and tensors to gguf's writer.
+    ``more`` may add keys and tensors.
     """
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType
     from gguf.quants import dequantize, quantize
@@ -68,13 +70,12 @@ def write(path: Path, architecture: str = "llama", more: Callable[[Any], None] |
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
+    more(writer)
     for name, tensor in weights(architecture).items():
         kind = GGMLQuantizationType.Q4_1 if tensor.ndim == 2 else GGMLQuantizationType.F32
         raw = quantize(tensor, kind)
         writer.add_tensor(name, raw, raw_dtype=kind)
         worth[name] = dequantize(raw, kind)
-    if more is not None:
-        more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

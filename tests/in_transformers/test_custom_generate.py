@@ -5,6 +5,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from itertools import chain, combinations
 from threading import Thread
 from typing import Any
 
@@ -146,6 +147,69 @@ def test_scores_and_logits_are_generates_own(llama: PreTrainedModel, num_rows: i
         torch.testing.assert_close(drafted.scores[step][rows], own.scores[step][rows], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(drafted.logits[step][rows], own.logits[step][rows], atol=1e-4, rtol=1e-4)
     assert not drafted.scores[0].is_inference()
+
+
+OUTPUTS = "return_dict_in_generate", "output_scores", "output_logits", "output_hidden_states", "output_attentions"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("samples", [False, True])
+@pytest.mark.parametrize("asked", [set(asked) for size in range(4) for asked in combinations(OUTPUTS, size)], ids=str)
+def test_outputs_of_every_combination_are_generates_own_or_refused(
+    llama: PreTrainedModel, asked: set[str], samples: bool, num_rows: int
+) -> None:
+    streamer = Told() if num_rows == 1 else None
+    given = {**dict.fromkeys(asked, True), "max_new_tokens": 4, "do_sample": samples, "pad_token_id": 0}
+    own = llama.generate(**batch(num_rows), **given)
+    call = {**batch(num_rows), **given, "streamer": streamer, "custom_generate": SPECDEC}
+    if asked & {"output_hidden_states", "output_attentions"}:
+        with pytest.raises(specdec.RequestError, match="doesn't return output_"):
+            llama.generate(**call)
+        return
+    drafted = llama.generate(**call)
+    assert type(drafted) is type(own)
+    ids, wanted = (each if torch.is_tensor(each) else each.sequences for each in (drafted, own))
+    assert ids.shape == wanted.shape
+    assert samples or ids.tolist() == wanted.tolist()
+    for name in ("scores", "logits"):
+        steps, wanted_steps = getattr(drafted, name, None), getattr(own, name, None)
+        assert (steps is None) == (wanted_steps is None)
+        assert [step.shape for step in steps or ()] == [step.shape for step in wanted_steps or ()]
+    assert streamer is None or [*streamer.told[0][0], *chain.from_iterable(streamer.told[1:-1])] == ids[0].tolist()
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_stop_strings_are_generates_own(num_rows: int) -> None:
+    tokenizer = trained()
+    model = families.make("LlamaConfig", {**families.SMALL, "vocab_size": len(tokenizer)})
+    inputs = {name: value.expand(num_rows, -1) for name, value in tokenizer("the cat sat", return_tensors="pt").items()}
+    call = {**inputs, "max_new_tokens": 40, "do_sample": False, "pad_token_id": 0, "eos_token_id": 1}
+    written = model.generate(**call)
+    text = tokenizer.decode(written[0, inputs["input_ids"].shape[1] + 5 :])
+    stop = next(letter for letter in text if letter.isascii() and letter.isalpha())
+    given = {**call, "stop_strings": stop, "tokenizer": tokenizer}
+    own = model.generate(**given)
+    assert model.generate(**given, custom_generate=SPECDEC).tolist() == own.tolist()
+    assert own.shape[1] < written.shape[1]
+    with pytest.raises(ValueError, match="you must pass the model's tokenizer"):
+        model.generate(**call, stop_strings=stop, custom_generate=SPECDEC)
+
+
+def test_an_end_of_text_outside_the_vocabulary_ends_nothing(llama: PreTrainedModel) -> None:
+    own, drafted = both(llama, lambda: {"eos_token_id": [families.VOCAB + 5, 35]})
+    assert drafted.tolist() == own.tolist()
+
+
+def test_the_last_position_of_the_model_is_used() -> None:
+    kind, options = families.TREES["gpt2"][:2]
+    model = families.make(kind, {**options, "n_positions": 32})
+    ids = torch.arange(60)[None] % 7 + 1
+    for num_prompt in (32, 30):
+        prompt, given = ids[:, :num_prompt], {"max_new_tokens": 33 - num_prompt, "do_sample": False, "pad_token_id": 0}
+        own = model.generate(prompt, attention_mask=torch.ones_like(prompt), **given)
+        drafted = model.generate(prompt, attention_mask=torch.ones_like(prompt), **given, custom_generate=SPECDEC)
+        assert drafted.tolist() == own.tolist()
 
 
 def test_stop_strings_come_as_a_criterion() -> None:
@@ -305,6 +369,31 @@ def test_criteria_of_a_batch_need_an_end_of_text(llama: PreTrainedModel) -> None
     given = {"stopping_criteria": StoppingCriteriaList([Few()]), "max_new_tokens": 4, "do_sample": False}
     with pytest.raises(specdec.RequestError, match="Few can't end rows of a batch"):
         llama.generate(**batch(3), **given, pad_token_id=0, custom_generate=SPECDEC)
+
+
+@pytest.mark.parametrize("lengths", [(7, 7, 7), LENGTHS])
+def test_each_row_counts_by_a_criterion_of_its_own(llama: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    class AfterTen(StoppingCriteria):
+        num_calls = 0
+
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            self.num_calls += 1
+            return torch.full((len(input_ids),), self.num_calls == 10)
+
+    inputs = batch(3)
+    if lengths == (7, 7, 7):
+        inputs = {name: value[:1].expand(3, -1)[:, -7:] for name, value in inputs.items()}
+    given = {"max_new_tokens": 24, "eos_token_id": 94, "pad_token_id": 0, "do_sample": False}
+    ids = llama.generate(
+        **inputs, **given, stopping_criteria=StoppingCriteriaList([AfterTen()]), custom_generate=SPECDEC
+    )
+    assert ids.shape[1] - inputs["input_ids"].shape[1] == 10
+
+    def counting(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.full((len(input_ids),), False)
+
+    with pytest.raises(specdec.RequestError, match="counting is a function, which may have state"):
+        llama.generate(**inputs, **given, stopping_criteria=[counting], custom_generate=SPECDEC)
 
 
 def test_the_generator_is_made_once_and_goes_with_the_model() -> None:

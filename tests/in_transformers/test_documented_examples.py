@@ -38,7 +38,6 @@ MODULES = logits_process, stopping_criteria
 REFUSED = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
     "SequenceBiasLogitsProcessor": "beam search",  # of its four calls, the one with beams
-    "StopStringCriteria": "stop strings",  # by ``generate`` itself, which hands no tokenizer on
 }
 GUIDES: dict[str, dict[str, Any]] = {
     "llm_tutorial: defaults": {},

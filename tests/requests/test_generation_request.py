@@ -11,6 +11,7 @@ from transformers import StoppingCriteria, TextIteratorStreamer
 from specdec import Generator, RequestError, ToyModel
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import GenerateOptions
+from specdec.sampling.randomness import seed_of_sample
 from specdec.settings import _OF_GENERATE, Settings
 from tests.support import families
 from tests.support.byte_tokenizer import trained
@@ -83,10 +84,26 @@ def test_sampling_is_as_transformers_has_it() -> None:
 def test_several_texts_of_a_prompt_have_seeds_of_their_own() -> None:
     question = GenerationRequest.of("the", num_return_sequences=3, temperature=1.0, seed=5)
     assert question.prompt == ["the"] * 3
-    assert question.settings == {"temperature": 1.0, "seed": [5, 6, 7]}
+    assert question.settings == {"temperature": 1.0, "seed": [5, seed_of_sample(5, 1), seed_of_sample(5, 2)]}
     listed = GenerationRequest.of([[1], [2]], num_return_sequences=2, temperature=1.0, seed=[5, 9])
     assert listed.prompt == [[1], [1], [2], [2]]
-    assert listed.settings["seed"] == [5, 6, 9, 10]
+    assert listed.settings["seed"] == [5, seed_of_sample(5, 1), 9, seed_of_sample(9, 1)]
+
+
+def test_samples_of_neighbouring_seeds_are_different_texts_and_the_first_is_the_seeds_own() -> None:
+    generator, settings = Generator(ToyModel.random()), {"max_new_tokens": 12, "temperature": 1.0}
+    texts = [
+        [result.token_ids for result in generator.generate([0, 1], num_return_sequences=4, seed=seed, **settings)]
+        for seed in range(5)
+    ]
+    assert len({text for samples in texts for text in samples}) == 20
+    assert [samples[0] for samples in texts] == [
+        generator.generate([0, 1], seed=seed, **settings).token_ids for seed in range(5)
+    ]
+    (again,) = (each for each in generator.generate([0, 1], num_return_sequences=2, seed=3, **settings)[1:])
+    assert generator.generate([0, 1], seed=again.seed, **settings).token_ids == again.token_ids
+    with pytest.raises(RequestError, match="seed=-1"):
+        generator.generate([0, 1], num_return_sequences=2, seed=-1, **settings)
 
 
 def test_the_typed_options_are_the_settings_and_what_is_translated() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from specdec.sampling.randomness import Randomness
+from specdec.sampling.randomness import Randomness, seed_of_sample
 from tests.support.plain import keyed_gumbel
 
 P = np.array([0.4, 0.25, 0.2, 0.1, 0.05, 0.0])
@@ -47,6 +47,19 @@ def test_the_noise_is_the_documented_one(seed: int, position: int) -> None:
     noise = Randomness(seed).gumbel(position, 50).numpy()
     assert np.array_equal(noise, keyed_gumbel(seed, position, 50))
     assert np.isfinite(noise).all()
+
+
+def test_the_seeds_of_samples_are_the_documented_ones_and_no_two_are_the_same() -> None:
+    for seed, number in [(0, 1), (5, 17), (2**63 - 1, 3)]:
+        first = int(np.random.Philox(key=[seed, 2**32 + 2], counter=[0, number, 0, 0]).random_raw())
+        assert seed_of_sample(seed, number) == first // 2 < 2**63
+    seeds = {(seed, number): seed_of_sample(seed, number) for seed in range(200) for number in range(50)}
+    assert [seeds[seed, 0] for seed in range(200)] == [*range(200)]
+    assert len(set(seeds.values())) == len(seeds)
+    low = np.array(
+        [value % 5 for (_, number), value in seeds.items() if number]
+    )  # as a generator may use low bits alone
+    assert stats.chisquare(np.bincount(low)).pvalue > 1e-3
 
 
 def test_uniforms_are_uniform_and_never_zero_or_one() -> None:

@@ -117,6 +117,16 @@ def test_a_wrong_field_of_chat_is_named(served: Served, wrong: dict[str, Any], p
     assert answer.json()["error"]["param"].startswith(param)
 
 
+def test_the_last_token_takes_no_position(served: Served) -> None:
+    most = served.generator.shapes.max_positions
+    for num_prompt, num_new in ((most, 1), (most - 3, 4)):
+        answer = served.post("/v1/completions", {**GOOD, "prompt": [5] * num_prompt, "max_tokens": num_new})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] >= 1
+        answer = served.post("/v1/completions", {**GOOD, "prompt": [5] * num_prompt, "max_tokens": num_new + 1})
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 def test_too_long_is_refused_with_both_numbers(served: Served) -> None:
     most = served.generator.shapes.max_positions
     answer = served.post("/v1/completions", {**GOOD, "prompt": [5] * 100, "max_tokens": most})

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specdec import Generator, demo
+from specdec.sampling.randomness import seed_of_sample
 from tests.serving.serving import Served, serving, templated
 from tests.support.built_in_model import built_in
 
@@ -67,14 +68,16 @@ def test_a_sampled_text_is_the_seeds_whatever_strategy_a_request_names(
     assert answer.choices[0].text == expected.text
 
 
-def test_several_texts_have_seeds_one_behind_another(served: Served, alone: Generator) -> None:
+def test_several_texts_have_the_seeds_of_samples(served: Served, alone: Generator) -> None:
     prompts = [PROMPT, "# shutil"]
     answer = served.openai().completions.create(
         model="demo", prompt=prompts, n=3, max_tokens=12, temperature=1.0, seed=11
     )
     assert [choice.index for choice in answer.choices] == [*range(6)]
     for number, choice in enumerate(answer.choices):
-        expected = alone.generate(prompts[number // 3], max_new_tokens=12, temperature=1.0, seed=11 + number)
+        expected = alone.generate(
+            prompts[number // 3], max_new_tokens=12, temperature=1.0, seed=seed_of_sample(11, number)
+        )
         assert choice.text == expected.text
     again = served.openai().completions.create(
         model="demo", prompt=prompts, n=3, max_tokens=12, temperature=1.0, seed=11, stream=True

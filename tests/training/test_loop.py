@@ -80,3 +80,18 @@ def test_fewer_rows_than_a_batch_are_refused() -> None:
     for learn in (trainer.start, trainer.train):
         with pytest.raises(ModelError, match=r"too little text to train on: 1 packed row, and an update takes 2"):
             learn(rows)
+
+
+def test_no_update_draws_as_one_of_a_neighbouring_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
+    training = KINDS["eagle3"].untrained(model, torch.arange(11))
+    rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
+    monkeypatch.setattr(training, "loss", lambda *given: torch.rand(4, generator=given[2]))
+    target, settings = TargetStates(model, training.layer_ids), TrainingSettings(rows_per_batch=1)
+    draws = {
+        tuple(Trainer(training, target, rows, settings, generator)._loss(None, 1, update).tolist())  # type: ignore[arg-type]
+        for generator in (torch.Generator().manual_seed(seed) for seed in range(5))
+        for update in range(5)
+    }
+    assert len(draws) == 25
