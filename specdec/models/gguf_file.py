@@ -1,6 +1,5 @@
 """GGUF files: refusals before loading, transformers' arguments, and what is wrong with a file that can't be loaded."""
 
-import mmap
 import re
 import struct
 from collections.abc import Mapping
@@ -9,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelError
-from specdec.models.gguf_settings import GgufContents, gguf_config
+from specdec.models.gguf_header import GgufHeader
+from specdec.models.gguf_settings import gguf_config
 
 _LIBRARIES = "gguf", "accelerate"  # what transformers reads such files with
 _MAGIC, _VERSIONS, _HEADER_SIZE = b"GGUF", (2, 3), 24
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 _AGAIN = "Download it again, or decrypt it"
-# In the metadata: bytes of a number by its type, and the types of other lengths.
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_STRING, _ARRAY = 8, 9
 _FORMATS = {
     b"version https://git-lfs": "it is a Git LFS pointer, without the weights: fetch them with git lfs pull",
     b"PK\x03\x04": "it is a zip archive: unpack it, or give the file that it was made from",
@@ -61,18 +58,18 @@ def check_gguf(name: str) -> None:
         )
 
 
-def gguf_arguments(contents: GgufContents) -> Mapping[str, Any]:
+def gguf_arguments(header: GgufHeader) -> Mapping[str, Any]:
     """Return arguments of transformers' ``from_pretrained`` that load a file's weights dequantised.
 
     Raises as ``gguf_config``.
     """
     import transformers
 
-    settings = {"config": gguf_config(contents)}
+    settings = {"config": gguf_config(header)}
     quantization = getattr(transformers, "GgufConfig", None)  # without it, transformers always dequantises
     if quantization is None:
         return settings
-    return {**settings, "quantization_config": quantization(gguf_file=str(contents.path), dequantize=True)}
+    return {**settings, "quantization_config": quantization(gguf_file=str(header.path), dequantize=True)}
 
 
 def forget_quantization(model: Any) -> None:
@@ -83,46 +80,6 @@ def forget_quantization(model: Any) -> None:
     model.is_quantized = False
 
 
-def with_turn_ends(tokenizer: Any, name: str) -> Any:
-    """Return a model's tokenizer; that of a GGUF file with the ends of turns and messages as further attributes."""
-    if is_gguf(name):
-        for attribute, token in tokens_named_in(Path(name), "eot_token_id", "eom_token_id").items():
-            setattr(tokenizer, attribute, token)  # as the ids that transformers reads itself
-    return tokenizer
-
-
-def tokens_named_in(path: Path, *names: str) -> dict[str, int]:
-    """Return the tokens that a file's metadata has under ``tokenizer.ggml.NAME``, by name.
-
-    The gguf library would take many seconds for a large vocabulary.
-    """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        (num_entries,) = struct.unpack_from("<Q", data, 16)
-        at, found = _HEADER_SIZE, dict[str, int]()
-        for _ in range(num_entries):
-            start, at = at + 8, _after(data, at, _STRING)
-            name, (kind,) = data[start:at].decode().removeprefix("tokenizer.ggml."), struct.unpack_from("<I", data, at)
-            start, at = at + 4, _after(data, at + 4, kind)
-            if name in names:
-                found[name] = int.from_bytes(data[start:at], "little")
-    return found
-
-
-def _after(data: mmap.mmap, at: int, kind: int) -> int:
-    """Return where a value of the metadata ends."""
-    if kind == _STRING:
-        return at + 8 + int.from_bytes(data[at : at + 8], "little")
-    if kind != _ARRAY:
-        return at + _SIZES[kind]
-    kind, count = map(int, struct.unpack_from("<IQ", data, at))
-    at += 12
-    if kind in _SIZES:
-        return at + count * _SIZES[kind]
-    for _ in range(count):
-        at = _after(data, at, kind)
-    return at
-
-
 def reason_of(error: Exception) -> str:
     """Return what is wrong with a file that transformers can't load, with the remedy."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -130,7 +87,7 @@ def reason_of(error: Exception) -> str:
         return f"{reason}. Give a folder with safetensors weights, or a hub name"
     if "ignore_mismatched_sizes" in reason:
         return "its tensors have other shapes than transformers expects from its metadata"
-    if "valid JSON" in reason or isinstance(error, UnicodeDecodeError):  # transformers says so of any format
+    if "valid JSON" in reason or isinstance(error, UnicodeError):  # transformers says so of any format
         return f"the file is damaged or encrypted: its metadata can't be read. {_AGAIN}"
     if isinstance(error, struct.error | ValueError | LookupError | OverflowError):
         return f"the file is damaged or incomplete ({reason}). {_AGAIN}"

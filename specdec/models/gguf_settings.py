@@ -7,9 +7,10 @@ each key of the model is compared with the configuration, and each tensor with t
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from specdec.errors import ModelError
+from specdec.models.gguf_header import GgufHeader
 from specdec.models.gguf_rotation import HEAD_SIZES, ROTATION_TENSOR, apply_rotation, equal, head_size, shown
 
 _REMEDY = "give the folder or hub name of the safetensors checkpoint that the file was converted from"
@@ -73,37 +74,7 @@ _SCALED_BY_WIDTH = {("gemma2", 46), ("gemma3_text", 62)}
 _GPT2_SPLITS = {"gpt-2", "default", "phi-2", "olmo", "mpt", "jais"}  # pre-tokenizers that split text as GPT-2's
 
 
-class GgufContents(NamedTuple):
-    """A file's header, which takes seconds to read for a large vocabulary.
-
-    Attributes:
-        path: of the file.
-        architecture: the family, by llama.cpp's name.
-        settings, tokenizer: keys of the model and of the tokenizer, without their prefixes.
-        tensors: names.
-    """
-
-    path: Path
-    architecture: str
-    settings: Mapping[str, Any]
-    tokenizer: Mapping[str, Any]
-    tensors: Sequence[str]
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """Read a file's header; a damaged one raises an error of any kind."""
-        from transformers.integrations.gguf.reader import read_gguf_metadata
-
-        metadata, tensors = read_gguf_metadata(str(path))
-        kind = str(metadata["general.architecture"])
-        model, tokenizer = (
-            {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-            for prefix in (f"{kind}.", "tokenizer.")
-        )
-        return cls(path, kind, model, tokenizer, tensors)
-
-
-def gguf_config(contents: GgufContents) -> Any:
+def gguf_config(header: GgufHeader) -> Any:
     """Return the configuration of a file's model, with the settings that transformers leaves out.
 
     Raises:
@@ -111,21 +82,21 @@ def gguf_config(contents: GgufContents) -> Any:
     """
     from transformers import AutoConfig
 
-    path = contents.path
+    path = header.path
     config = AutoConfig.from_pretrained(path.absolute().parent, gguf_file=path.name)
     refused = [
         f"{key} = {shown(value)}"
-        for key, value in contents.settings.items()
+        for key, value in header.settings.items()
         if key in _ATTRIBUTES and not _applied(config, key, value)
     ]
-    refused += apply_rotation(config, contents.settings, contents.tensors, path)
+    refused += apply_rotation(config, header.settings, header.tensors, path)
     _refuse(path, refused)
     if (config.model_type, config.num_hidden_layers) in _SCALED_BY_WIDTH:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
     return config
 
 
-def check_tensors(contents: GgufContents, model: Any, unexpected: Sequence[str]) -> None:
+def check_tensors(header: GgufHeader, model: Any, unexpected: Sequence[str]) -> None:
     """Refuse a file with weights that its loaded model lacks; ``unexpected`` are those that transformers reports.
 
     Raises:
@@ -134,21 +105,25 @@ def check_tensors(contents: GgufContents, model: Any, unexpected: Sequence[str])
     from transformers import modeling_gguf_pytorch_utils as reader
     from transformers.integrations.gguf import GGUF_ARCHS
 
-    stored = [name for name in contents.tensors if not ROTATION_TENSOR.fullmatch(name)]
-    if contents.architecture not in GGUF_ARCHS and len(stored) > sum(1 for _ in model.parameters()):
-        kind = reader.TENSOR_PROCESSORS.get(contents.architecture, reader.TensorProcessor)
+    stored = [name for name in header.tensors if not ROTATION_TENSOR.fullmatch(name)]
+    if header.architecture not in GGUF_ARCHS and len(stored) > sum(1 for _ in model.parameters()):
+        kind = reader.TENSOR_PROCESSORS.get(header.architecture, reader.TensorProcessor)
         known = reader.get_gguf_hf_weights_map(model, kind(config={}))  # takes seconds
         unexpected = [name for name in stored if not {name, name.removesuffix(".weight")} & known.keys()]
-    _refuse(contents.path, [*unexpected][:3], f" ({len(unexpected)} in all)" if len(unexpected) > 3 else "")
+    _refuse(header.path, [*unexpected][:3], f" ({len(unexpected)} in all)" if len(unexpected) > 3 else "")
 
 
 def adapted_tokenizer(path: Path, tokenizer: Any) -> Any:
-    """Return a file's tokenizer; one of sentencepiece adds no space before a text if the file says so."""
+    """Return a file's tokenizer with its ends of turns and messages, and no space before a text if the file says so."""
     from transformers import LlamaTokenizer
 
+    named = GgufHeader.of(path).tokenizer
+    for attribute in ("eot_token_id", "eom_token_id"):
+        if (token := named.get(f"ggml.{attribute}")) is not None:
+            setattr(tokenizer, attribute, token)  # as the ids that transformers reads itself
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     adds_space = getattr(getattr(backend, "pre_tokenizer", None), "prepend_scheme", "never") != "never"
-    if adds_space and not GgufContents.of(path).tokenizer.get("ggml.add_space_prefix", True):
+    if adds_space and not named.get("ggml.add_space_prefix", True):
         without = LlamaTokenizer(add_prefix_space=False).backend_tokenizer
         backend.pre_tokenizer, backend.decoder = without.pre_tokenizer, without.decoder
     return tokenizer
@@ -158,15 +133,15 @@ def remark_on(path: Path) -> str:
     """Return what of a file is unknown, and so was left out; "" if nothing."""
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    contents = GgufContents.of(path)
+    header = GgufHeader.of(path)
     unknown = [
-        f"{contents.architecture}.{key}"
-        for key in contents.settings
+        f"{header.architecture}.{key}"
+        for key in header.settings
         if key not in _ATTRIBUTES and not key.startswith("rope.") and not _HARMLESS.fullmatch(key)
     ]
     remarks = [f"its keys {', '.join(unknown)} are unknown, and were left out"] if unknown else []
-    split = contents.tokenizer.get("ggml.pre", "default")
-    if contents.tokenizer.get("ggml.model") == "gpt2" and split not in {*GGUF_PRE_TOKENIZER_SPLITS, *_GPT2_SPLITS}:
+    split = header.tokenizer.get("ggml.pre", "default")
+    if header.tokenizer.get("ggml.model") == "gpt2" and split not in {*GGUF_PRE_TOKENIZER_SPLITS, *_GPT2_SPLITS}:
         remarks.append(
             f"transformers doesn't know its pre-tokenizer {split!r} and splits text as GPT-2's, which may make other "
             "tokens of a prompt: pass the model's own tokenizer"

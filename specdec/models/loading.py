@@ -16,8 +16,9 @@ from specdec.models.checkpoint_files import (
     lacks_config,
     remedy_for_files,
 )
-from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of, with_turn_ends
-from specdec.models.gguf_settings import GgufContents, adapted_tokenizer, check_tensors
+from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
+from specdec.models.gguf_header import GgufHeader
+from specdec.models.gguf_settings import adapted_tokenizer, check_tensors
 from specdec.models.hub import HubAnswer
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
@@ -195,9 +196,9 @@ def load_pretrained(
     from transformers import AutoModelForCausalLM
 
     try:
-        contents = GgufContents.of(Path(name)) if is_gguf(name) else None
-        if contents:
-            others = {**gguf_arguments(contents), **others}
+        header = GgufHeader.of(Path(name)) if is_gguf(name) else None
+        if header:
+            others = {**gguf_arguments(header), **others}
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
@@ -217,8 +218,8 @@ def load_pretrained(
             f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
             f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
         )
-    if contents:
-        check_tensors(contents, model, report["unexpected_keys"])
+    if header:
+        check_tensors(header, model, report["unexpected_keys"])
         forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
 
@@ -238,7 +239,7 @@ def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **where)
-        return with_turn_ends(adapted_tokenizer(Path(name), tokenizer), name) if is_gguf(name) else tokenizer
+        return adapted_tokenizer(Path(name), tokenizer) if is_gguf(name) else tokenizer
     except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):

@@ -37,7 +37,7 @@ def weights(architecture: str = "llama") -> dict[str, np.ndarray]:
 
 
 def write(
-    path: Path, architecture: str = "llama", more: Callable[[Any], object] = lambda _: None
+    path: Path, architecture: str = "llama", more: Callable[[Any], object] | None = None
 ) -> dict[str, np.ndarray]:
     """Write the file, its matrices in blocks of four bits, and return what its tensors are worth.
 
@@ -70,7 +70,8 @@ def write(
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
-    more(writer)
+    if more is not None:
+        more(writer)
     for name, tensor in weights(architecture).items():
         kind = GGMLQuantizationType.Q4_1 if tensor.ndim == 2 else GGMLQuantizationType.F32
         raw = quantize(tensor, kind)

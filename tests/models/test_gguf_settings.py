@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError
-from specdec.models.gguf_settings import GgufContents, gguf_config, remark_on
+from specdec.models.gguf_header import GgufHeader
+from specdec.models.gguf_settings import gguf_config, remark_on
 from specdec.models.loading import load_pretrained, load_pretrained_tokenizer
 from tests.demo import tiny_gguf
 from tests.models.test_gguf_file import model_of
@@ -28,7 +29,7 @@ def _libraries() -> None:
 
 
 def config_of(path: Path) -> Any:
-    return gguf_config(GgufContents.of(path))
+    return gguf_config(GgufHeader.of(path))
 
 
 def logits_of(model: Any) -> torch.Tensor:

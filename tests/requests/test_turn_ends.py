@@ -9,7 +9,6 @@ from transformers import AddedToken, GenerationConfig
 
 from specdec import Generator, ToyModel
 from specdec.comparison import compare
-from specdec.models.gguf_file import tokens_named_in
 from specdec.models.loading import load_pretrained_tokenizer
 from specdec.pictures.trace import Recorder
 from specdec.requests.turn_ends import ends_in_chat, ends_of_turn
@@ -158,14 +157,10 @@ def test_traces_and_comparisons_of_chats_end_with_their_turn() -> None:
 
 
 def test_a_gguf_file_names_the_ends_of_turns(tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf", reason="a GGUF file is read with gguf and accelerate")
+    pytest.importorskip("gguf", reason="a GGUF file is read with gguf and accelerate")
     from tests.demo import tiny_gguf
 
     path = tmp_path / "tiny.gguf"
     tiny_gguf.write(path, more=lambda writer: (writer.add_eot_token_id(3), writer.add_eom_token_id(4)))
-    found = tokens_named_in(path, "eot_token_id", "eom_token_id", "eos_token_id", "no_token_id")
-    assert found == {"eos_token_id": 2, "eot_token_id": 3, "eom_token_id": 4}
-    field = gguf.GGUFReader(path).get_field("tokenizer.ggml.eot_token_id")
-    assert field.contents() == 3
     tokenizer = load_pretrained_tokenizer(str(path))
     assert ends_of_turn(tokenizer, {}) == (2, 3, 4)

@@ -140,11 +140,11 @@ def test_too_long_is_refused_with_both_numbers(served: Served) -> None:
 
 def test_a_prompt_that_is_too_long_is_at_fault_by_its_own_name(served: Served) -> None:
     most = served.generator.shapes.max_positions
-    text = "word " * most
+    text = "word " * (most + 1)
     lengths: list[dict[str, Any]] = [{}, {"max_tokens": 4}]
     for path, body, param in (
-        ("completions", {"prompt": "word " * most}, "prompt"),
-        ("completions", {"prompt": [[5], [5] * most]}, "prompt"),
+        ("completions", {"prompt": text}, "prompt"),
+        ("completions", {"prompt": [[5], [5] * (most + 1)]}, "prompt"),
         ("chat/completions", {"messages": [{"role": "user", "content": text}]}, "messages"),
         ("chat/completions", {"messages": [{"role": "user", "content": text}], "max_completion_tokens": 4}, "messages"),
         ("responses", {"input": text}, "input"),

@@ -6,7 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specdec.models.gguf_settings import GgufContents, gguf_config
+from specdec.models.gguf_header import GgufHeader
+from specdec.models.gguf_settings import gguf_config
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
 from specdec_openvino.conversion.files import Conversion
@@ -74,4 +75,4 @@ class GgufFile(_TorchSource):
         return separate_weights(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
 
     def config(self) -> Any:
-        return gguf_config(GgufContents.of(self.source))
+        return gguf_config(GgufHeader.of(self.source))
