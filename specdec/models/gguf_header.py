@@ -47,7 +47,10 @@ class GgufHeader(NamedTuple):
 
 
 class _Reader:
-    """Reads values one after another; at the end of the file it raises ``struct.error``, and ``UnicodeError`` for what is no text."""
+    """Reads values one after another.
+
+    Raises ``struct.error`` at the end of the file, and ``UnicodeError`` for what is no text.
+    """
 
     def __init__(self, data: mmap.mmap, at: int) -> None:
         self._data, self._at = data, at
