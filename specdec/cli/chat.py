@@ -64,7 +64,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         talk = Chat(session, Screen(session, colours))
         if is_terminal(sys.stdin):
             talk.stage.say(
-                f"{choice.model}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
+                f"{choice.name}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
             )
         commands = [f"/{name}" for name in COMMANDS]
         for line in questions(reader(cache_folder() / "chat_history", commands)):

@@ -93,10 +93,11 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.generator import Generator
 
         loaded, tokenizer = choice.load(strategy)
+        is_chat = choice.sends_chat(chat)
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, **choice.stages)
-    request: Any = [{"role": "user", "content": text}] if chat else text
+    request: Any = [{"role": "user", "content": text}] if is_chat else text
     with refusing(), status("decoding") as vanish:
         if not as_json:
             result = print_stream(Console(highlight=False), generator.stream(request, **settings), vanish)

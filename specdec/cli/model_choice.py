@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +18,10 @@ import typer
 from rich.console import Console
 
 from specdec.cli.option_groups import OptionGroup, with_option_groups
-from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, quieten_transformers
+from specdec.cli.options import EXIT_ERROR, ModelOption, before_anything_runs, named_model, quieten_transformers
 from specdec.cli.progress import status
 from specdec.errors import HubUnreachableError, ModelError, RequestError, nearest
+from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, SMOLLM2, default_model, own_folder
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from specdec.runtime.backend_choice import Opened
     from specdec.strategies.base import Proposer
 
-_BUILT_IN = "demo", "smollm2"  # names of models that aren't folders or hub names
 _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
@@ -36,7 +36,7 @@ _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 class ModelChoice(OptionGroup):
     """A model, how it is loaded, and how it decodes."""
 
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "demo"
+    model: ModelOption = None
     dtype: Annotated[
         str | None,
         typer.Option(help="bfloat16, float16, float32 or float64 (default: the checkpoint's own)", show_default=False),
@@ -81,17 +81,19 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         registry, made = _checked(strategies)
-        with status(f"loading {self.model}"):
+        name = named_model(self.model)
+        with status(f"loading {name}"):
             source = self._checked_source()
-        with status(f"loading {self.model}", is_logged):  # on a line of its own after the checks alone
-            if self.model == "demo":
+        with status(f"loading {name}", is_logged):  # on a line of its own after the checks alone
+            quieten_transformers()
+            if name == BUILT_IN:
                 from specdec import demo
 
-                quieten_transformers()
                 # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
                 model, tokenizer = demo.load() if self.dtype is None else demo.load(dtype=source.dtype)
                 return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
-            opened = self._opened(source, registry, made)
+            with self._naming_own():
+                opened = self.read(registry, made, source)
         if opened.note:
             Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
         return opened.model, opened.tokenizer
@@ -106,39 +108,15 @@ class ModelChoice(OptionGroup):
         self._checked_source()
 
     def _checked_source(self) -> "ModelSource":
-        """Check the path, device and dtype, without the hub; names of built-in models are no paths."""
-        from specdec.models.loading import ModelSource, checked_device, checked_dtype
+        """Check the path, device and dtype, without the hub."""
+        from specdec.models.loading import ModelSource, checked_dtype
 
-        if self.model not in _BUILT_IN:
-            return ModelSource.of(self.model, self.device, self.dtype)
-        source = ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
-        if self.model == "smollm2":
-            self._checkpoint(source)
-        return source
+        return ModelSource.of(self._path(checked_dtype(self.dtype)), self.device, self.dtype)
 
-    def _checkpoint(self, source: "ModelSource") -> Path:
-        """Return the folder of SmolLM2; raises ModelError if it wasn't fetched."""
-        from specdec.demo import smollm2
-
-        return smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
-
-    def _opened(self, source: "ModelSource", registry: "Registry", strategies: Iterable["Proposer"]) -> "Opened":
-        """Read SmolLM2, or a model from a folder or the hub."""
-        from specdec.demo import smollm2
-        from specdec.models.loading import ModelSource
-
-        name = self.model
-        if name == "smollm2":
-            folder = self._checkpoint(source)
-            quieten_transformers()
-            with smollm2.reading(folder):
-                opened = self.read(registry, strategies, ModelSource.of(str(folder), self.device, self.dtype))
-            with suppress(AttributeError):  # of a backend's own
-                opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
-            return opened
-        quieten_transformers()
-        with self._naming_built_in():
-            return self.read(registry, strategies, source)
+    def _path(self, dtype: str = "auto") -> str:
+        """Return the model's path or hub name; one of specdec's own goes before a folder of that name."""
+        name = self.name
+        return own_folder(name, dtype) if name in OWN_MODELS else name
 
     def refuse_missing(self) -> None:
         """Refuse a path or hub name without a model, before torch and transformers are imported; may ask the hub.
@@ -149,21 +127,20 @@ class ModelChoice(OptionGroup):
         from specdec.models.hub import HubAnswer
         from specdec.models.loading import checked_name
 
-        if self.model not in _BUILT_IN:
-            with self._naming_built_in():
-                HubAnswer.of(checked_name(self.model))
+        with self._naming_own():
+            HubAnswer.of(checked_name(self._path()))
 
     @contextmanager
-    def _naming_built_in(self) -> Iterator[None]:
-        """Add the built-in model that was probably meant to a ModelError."""
-        from specdec.demo import smollm2
-
+    def _naming_own(self) -> Iterator[None]:
+        """Add the model of specdec's own that was probably meant to a ModelError."""
         try:
             yield
         except ModelError as error:
-            if isinstance(error, HubUnreachableError) and self.model.endswith(f"/{smollm2.NAME}"):
+            if self.name in OWN_MODELS:
+                raise
+            if isinstance(error, HubUnreachableError) and self.name.endswith(f"/{NAME}"):
                 raise ModelError(f"{error}; --model smollm2 needs no hub") from error
-            if near := nearest(self.model, _BUILT_IN):
+            if near := nearest(self.name, OWN_MODELS):
                 raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
             raise
 
@@ -172,6 +149,22 @@ class ModelChoice(OptionGroup):
         from specdec.runtime.backend_choice import read_model, why_torch
 
         return read_model(registry, self.backend, source, None, why_torch(self.weights, None, strategies))
+
+    @property
+    def name(self) -> str:
+        """The model's name as it was given, or the default's."""
+        return self.model or default_model()
+
+    def sends_chat(self, given: bool | None) -> bool:
+        """Return True if a prompt is sent as a chat message: if that is given, or by default to SmolLM2 as the default.
+
+        For the default, a line on standard error says so.
+        """
+        if given is None and self.model is None and self.name == SMOLLM2:
+            line = "the prompt is sent as a chat message; --no-chat continues it as text"
+            Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+            return True
+        return bool(given)
 
     @property
     def stages(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from specdec.cli.progress import status
 from specdec.errors import RequestError, SpecdecError
+from specdec.models.own_models import OWN_MODELS, SMOLLM2, default_model, own_folder
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it before UTF-8 text
 EXIT_ERROR = 1
@@ -25,12 +26,15 @@ MODEL_HELP = (
     "a folder, hub name or GGUF file; 'smollm2' is SmolLM2-135M-Instruct, which `specdec demo` fetches, and 'demo' a "
     "small built-in model"
 )
+SHOWN_DEFAULT_MODEL = "smollm2 if it has been fetched, else demo"
+ModelOption = Annotated[str | None, typer.Option(help=MODEL_HELP, show_default=SHOWN_DEFAULT_MODEL)]
 Chat = Annotated[
     bool | None,
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="send the prompt as a user message, by the model's chat template (default: continue it as text)",
+        help="send the prompt as a user message, by the model's chat template (default: continue it as text, but with "
+        "smollm2 as the default model send it)",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
@@ -76,19 +80,31 @@ def check_request(
     return strategies, rule
 
 
+def named_model(given: str | None) -> str:
+    """Return the name of the model; if none was given, print which model the command uses and how to choose another."""
+    if given is not None:
+        return given
+    name = default_model()
+    if name == SMOLLM2:
+        line = "model: SmolLM2-135M-Instruct; --model chooses another: a folder, hub name or GGUF file"
+    else:
+        line = (
+            "model: the built-in toy of 7 million parameters, which answers no questions; --model chooses another: a "
+            "folder, hub name or GGUF file (`specdec demo` fetches SmolLM2, which is then the default)"
+        )
+    Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+    return name
+
+
 def load_tokenizer(name: str) -> Any:
-    """Load a model's tokenizer, without the model if possible.
+    """Load a model's tokenizer, without the model.
 
     Raises:
         ModelError: if it can't be loaded.
     """
-    from specdec import demo
-    from specdec.demo import smollm2
     from specdec.models.loading import checked_name, load_pretrained_tokenizer
 
-    if name == "demo":
-        return demo.load()[1]
-    name = checked_name(str(smollm2.checkpoint("float32")) if name == "smollm2" else name)
+    name = own_folder(name, "float32") if name in OWN_MODELS else checked_name(name)
     with status(f"loading {name}"):
         quieten_transformers()
         return load_pretrained_tokenizer(name)

@@ -22,4 +22,4 @@ def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
         with part_of("tokens") as show:
             generator.prepare(show)
     num_tokens = generator.vocab_size
-    typer.echo(f"{choice.model} is prepared: the successors of its {num_tokens:,} tokens are saved")
+    typer.echo(f"{choice.name} is prepared: the successors of its {num_tokens:,} tokens are saved")

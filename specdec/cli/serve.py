@@ -155,7 +155,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
         check_tool_parser(tool_parser)
         limits.check()
-        name = name or PurePath(choice.model).name
+        name = name or PurePath(choice.name).name
         options = _server_options(name, access, limits, logging, offered=offered, tool_parser=tool_parser)
         choice.check(proposer, *offered.values())
         bound = running.bind(access.host, access.port)
@@ -240,7 +240,7 @@ def _say(what: str) -> None:
 
 def _loaded(choice: ModelChoice, *strategies: str) -> tuple[Any, Any]:
     """Load the model and its tokenizer."""
-    _say(f"loading {choice.model}")
+    _say(f"loading {choice.name}")
     model, tokenizer = choice.load(*strategies)
     if tokenizer is None:
         raise RequestError("the model has no tokenizer, which requests need")

@@ -67,7 +67,7 @@ def mask(
         check_outputs(out)
         recorder = _recorder(proposer, choice, prompt, {"max_new_tokens": max_new_tokens})
     with refusing(), status("decoding"), recorder.generator:
-        trace = recorder.trace(_asked(prompt, chat), max_new_tokens=max_new_tokens, seed=0)
+        trace = recorder.trace(_asked(prompt, chat, choice), max_new_tokens=max_new_tokens, seed=0)
         number = telling_step(trace) if step is None else step
         picture = MaskPicture.of(trace, number, recorder.generator.shapes)
         if out is not None:
@@ -100,7 +100,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
         check_outputs(json_file, html_file)
         recorder = _recorder(proposer, choice, prompt, settings)
     with refusing(), status("decoding"), recorder.generator:
-        traced = recorder.trace(_asked(prompt, chat), **settings)
+        traced = recorder.trace(_asked(prompt, chat, choice), **settings)
         if json_file is not None:
             write_text(json_file, json.dumps(traced.to_json(), ensure_ascii=False, indent=1) + "\n")
         if html_file is not None:
@@ -140,7 +140,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
     from specdec.pictures.race import Lane, first_difference
     from specdec.pictures.race import race as advance
 
-    asked = _asked(prompt, chat)
+    asked = _asked(prompt, chat, choice)
     names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
     lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
     with refusing(), generators[0], generators[1]:
@@ -174,11 +174,12 @@ def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, se
         return [Generator(loaded, tokenizer, proposer=strategy, **choice.stages) for strategy in strategies]
 
 
-def _asked(prompt: str, chat: bool | None) -> Any:
+def _asked(prompt: str, chat: bool | None, choice: ModelChoice) -> Any:
     """Return the prompt to decode: the text, or a chat message with it."""
     from specdec.comparison.prompts import as_messages
 
-    return as_messages(prompt) if chat else prompt
+    is_text = chat is None and prompt == _PROMPT  # which is to be continued
+    return as_messages(prompt) if not is_text and choice.sends_chat(chat) else prompt
 
 
 def _check_prompt(prompt: str) -> None:

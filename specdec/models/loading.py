@@ -18,16 +18,11 @@ from specdec.models.checkpoint_files import (
 )
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 from specdec.models.hub import HubAnswer
+from specdec.models.own_models import BUILT_IN, OWN_MODELS, own_folder
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
-# Names that only the command line has, where no folder has them: a name in Python is a folder's or the hub's.
-_IN_PYTHON = {
-    "demo": "specdec.demo.load() returns the built-in model and its tokenizer",
-    "smollm2": "specdec.demo.smollm2.load() returns the model and its tokenizer, and "
-    "specdec.demo.smollm2.checkpoint('float32') its folder",
-}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
@@ -55,8 +50,10 @@ class ModelSource:
             RequestError: for a device that torch doesn't have here, or an unknown dtype.
             ModelError: for a path without a model.
         """
-        source = cls(name, checked_device(device), checked_dtype(dtype))
-        return cls(checked_name(name), source.device, source.dtype)
+        device, dtype = checked_device(device), checked_dtype(dtype)
+        if name == BUILT_IN and dtype == "auto":
+            dtype = "float32"  # on CPUs as fast as the checkpoint's bfloat16, or faster
+        return cls(checked_name(name, dtype), device, dtype)
 
     @property
     def torch_device(self) -> str:
@@ -136,19 +133,22 @@ def checked_device(given: object) -> str:
     return str(device)
 
 
-def checked_name(name: str) -> str:
-    """Return a model's path or hub name, with ``~`` expanded.
+def checked_name(name: str, dtype: str = "auto") -> str:
+    """Return a model's path or hub name, with ``~`` expanded; the folder of one of ``OWN_MODELS``.
+
+    Args:
+        dtype: in which the model will be loaded; SmolLM2 has a checkpoint of its own for bfloat16.
 
     Raises:
-        ModelError: if it is empty, a name of the command line, or a path that is neither a folder nor a GGUF file that
-            can be read.
+        ModelError: if it is empty, a path that is neither a folder nor a GGUF file that can be read, or SmolLM2 hasn't
+            been fetched.
     """
     if not name:
         raise ModelError(f"the model's name is empty. {GIVE_A_MODEL}")
     name = os.path.expanduser(name)
     path = Path(name)
-    if name in _IN_PYTHON and not path.exists():
-        raise ModelError(f"can't load {name!r}: the name is for --model alone. In Python, {_IN_PYTHON[name]}")
+    if name in OWN_MODELS and not path.exists():
+        return own_folder(name, dtype)
     if is_gguf(name):
         check_gguf(name)
         return name
@@ -185,7 +185,7 @@ def load_pretrained(
     Raises:
         ModelError: with what went wrong.
     """
-    name = checked_name(name)
+    name = checked_name(name, dtype)
     place, where = _place(name, hub)
     if is_gguf(name):
         others = {**gguf_arguments(Path(name)), **others}
