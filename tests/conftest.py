@@ -87,7 +87,7 @@ def _installed_once() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("specdec.plugins.registry.entry_points", cache(entry_points))
+        patched.setattr("specdec.plugins.names.entry_points", cache(entry_points))
         patched.setattr("specdec.machine.facts.version", cache(version))
         patched.setattr("specdec.probes.findings._source_files", cache(findings._source_files))
         yield

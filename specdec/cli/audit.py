@@ -48,6 +48,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
         chosen = prompts.read()
+        choice.check_early(proposer, verifier=verifier, settings=settings)
         check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.auditing import audit as run
         from specdec.generator import Generator

@@ -27,6 +27,7 @@ from specdec.cli.options import (
     before_anything_runs,
     check_request,
     refusing,
+    sends_chat,
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError, plural
@@ -84,6 +85,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading
         text = _read_prompt(prompt, file)
+        choice.check_early(proposer, verifier=verifier, settings=settings, prompts=[text])
         settings["constraint"] = constrained.constraint()
         if not text and not chat:
             raise RequestError(
@@ -93,7 +95,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.generator import Generator
 
         loaded, tokenizer = choice.load(strategy)
-        is_chat = choice.sends_chat(chat)
+        is_chat = sends_chat(chat, choice.model)
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, **choice.stages)

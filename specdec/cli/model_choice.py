@@ -7,7 +7,7 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
+from specdec.cli.early_checks import check_length, check_stages
 from specdec.cli.option_groups import OptionGroup, with_option_groups
 from specdec.cli.options import EXIT_ERROR, ModelOption, before_anything_runs, named_model, quieten_transformers
 from specdec.cli.progress import status
 from specdec.errors import HubUnreachableError, ModelError, RequestError, nearest
-from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, SMOLLM2, default_model, own_folder
+from specdec.models.loading import checked_dtype, checked_name
+from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, default_model, own_folder
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from specdec.runtime.backend_choice import Opened
     from specdec.strategies.base import Proposer
 
+NO_SETTINGS: Mapping[str, Any] = {}
 _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
@@ -81,9 +84,9 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         registry, made = _checked(strategies)
-        name = named_model(self.model)
-        with status(f"loading {name}"):
+        with status(f"loading {self.name}"):
             source = self._checked_source()
+        name = named_model(self.model)
         with status(f"loading {name}", is_logged):  # on a line of its own after the checks alone
             quieten_transformers()
             if name == BUILT_IN:
@@ -98,6 +101,27 @@ class ModelChoice(OptionGroup):
             Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
         return opened.model, opened.tokenizer
 
+    def check_early(
+        self,
+        *strategies: str,
+        verifier: str = "match",
+        settings: Mapping[str, Any] = NO_SETTINGS,
+        prompts: Iterable[str] = (),
+    ) -> None:
+        """Refuse what can be refused before torch and transformers are imported.
+
+        Args:
+            prompts: texts that will be decoded, which the model's configuration may not allow.
+
+        Raises:
+            SpecdecError: for a name, a file, a setting or a prompt that ``load`` or decoding would refuse.
+        """
+        check_stages(strategies, verifier, **self.stages, settings=settings)
+        with self._naming_own():
+            folder = checked_name(self._path())
+        checked_dtype(self.dtype)
+        check_length(folder, prompts, settings.get("max_new_tokens", 0))
+
     def check(self, *strategies: Any) -> None:
         """Check the model's path, device and dtype and the strategies' files, as ``load`` does, but load nothing.
 
@@ -109,7 +133,7 @@ class ModelChoice(OptionGroup):
 
     def _checked_source(self) -> "ModelSource":
         """Check the path, device and dtype, without the hub."""
-        from specdec.models.loading import ModelSource, checked_dtype
+        from specdec.models.loading import ModelSource
 
         return ModelSource.of(self._path(checked_dtype(self.dtype)), self.device, self.dtype)
 
@@ -125,7 +149,6 @@ class ModelChoice(OptionGroup):
             ModelError: with the remedy.
         """
         from specdec.models.hub import HubAnswer
-        from specdec.models.loading import checked_name
 
         with self._naming_own():
             HubAnswer.of(checked_name(self._path()))
@@ -153,18 +176,7 @@ class ModelChoice(OptionGroup):
     @property
     def name(self) -> str:
         """The model's name as it was given, or the default's."""
-        return self.model or default_model()
-
-    def sends_chat(self, given: bool | None) -> bool:
-        """Return True if a prompt is sent as a chat message: if that is given, or by default to SmolLM2 as the default.
-
-        For the default, a line on standard error says so.
-        """
-        if given is None and self.model is None and self.name == SMOLLM2:
-            line = "the prompt is sent as a chat message; --no-chat continues it as text"
-            Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
-            return True
-        return bool(given)
+        return default_model() if self.model is None else self.model
 
     @property
     def stages(self) -> dict[str, Any]:
@@ -202,8 +214,11 @@ class RankedChoice(ModelChoice):
             named["backend"] = "distributed"
         return cls(**named, closing=closing)
 
-    def check(self, *strategies: Any) -> None:
+    def check_early(self, *strategies: str, **given: Any) -> None:
         """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
+
+    def check(self, *strategies: Any) -> None:
+        """Check nothing, for the same reason."""
 
     def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
         import torch.distributed as dist

@@ -37,12 +37,12 @@ Chat = Annotated[
         "smollm2 as the default model send it)",
     ),
 ]
-MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
-Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="maximum tokens to generate")]
+Temperature = Annotated[float, typer.Option(min=0, help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="random seed of sampling: the same seed gives the same text")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
-NewTokens = Annotated[int, typer.Option(help="maximum tokens to generate per prompt")]
+NewTokens = Annotated[int, typer.Option(min=1, help="maximum tokens to generate per prompt")]
 OrderSeed = Annotated[
     int, typer.Option(help="random seed of the runs' order and of sampling (plus the repeat's number)")
 ]
@@ -94,6 +94,18 @@ def named_model(given: str | None) -> str:
         )
     Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
     return name
+
+
+def sends_chat(given: bool | None, model: str | None) -> bool:
+    """Return True if the prompt is sent as a chat message: if that is given, or to SmolLM2 as the default model.
+
+    For the default, a line on standard error says so.
+    """
+    if given is None and model is None and default_model() == SMOLLM2:
+        line = "the prompt is sent as a chat message; --no-chat continues it as text"
+        Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+        return True
+    return bool(given)
 
 
 def load_tokenizer(name: str) -> Any:

@@ -14,6 +14,7 @@ def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
     They are saved in specdec's cache folder for later loads. An interrupted run continues where it ended.
     """
     with before_anything_runs():
+        choice.check_early()
         from specdec.generator import Generator
 
         use_threads(threads)

@@ -64,7 +64,7 @@ def test_plugins_reports_a_broken_distribution_on_standard_error(
     run: Any, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
 ) -> None:
     broken = FakeEntryPoint("their-dist", lambda: 1 // 0)
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [broken])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [broken])
     code, out, err = run("plugins", *as_json)
     assert (code, err) == (0, "broken: their-dist: ZeroDivisionError: integer division or modulo by zero\n")
     assert "their-dist" not in out
@@ -92,7 +92,7 @@ def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_o
     monkeypatch.setenv("COLUMNS", "200")
     modules = {"a-dist": offering("mine"), "b-dist": offering("mine", "jacobi", "other"), "c-dist": offering("mine")}
     entry_points = [FakeEntryPoint(name, partial(modules.get, name)) for name in modules]
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: entry_points)
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: entry_points)
     code, out, err = run("plugins", *as_json)
     lines = [line for line in out.splitlines() if not line.startswith(" ")]
     listed = [json.loads(line)["name"] if as_json else line.split()[1] for line in lines]
@@ -130,7 +130,7 @@ def test_every_command_mentions_broken_distributions_where_a_name_is_not_found(
     run: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     broken = [FakeEntryPoint("their-dist", lambda: 1 // 0), FakeEntryPoint("other-dist", lambda: {}["key"])]
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: broken)
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: broken)
     code, out, err = run(*arguments)
     first, *lines = err.splitlines()
     assert (code, out) == (2, "")
@@ -312,7 +312,7 @@ def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, mo
         (("generate", PROMPT, "--stop", ""), "error: settings refused: stop contains an empty string"),
         (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': there is no such"),
         (("generate", PROMPT, "--max-new-tokens", "100000"), "error: the prompt has "),
-        (("generate", PROMPT, "--max-new-tokens", "0"), "error: settings refused: max_new_tokens=0"),
+        (("generate", PROMPT, "--max-new-tokens", "0"), "error: --max-new-tokens '0': it must be at least 1"),
         (("generate", PROMPT, "--model", ""), "error: the model's name is empty. Give a folder"),
         (("generate", "\udcff"), "error: the argument is not UTF-8 text"),
     ],

@@ -161,7 +161,7 @@ def specdec_verifiers() -> dict[str, type[Verifier]]:
 
 def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, monkeypatch: Any) -> None:
     entry = FakeEntryPoint("wrong", lambda: SimpleNamespace(specdec_verifiers=specdec_verifiers))
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [entry])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])
     code, out, _ = run("compare", "jacobi", "--verifier", "wrong", *FEW, "--category", "arithmetic")
     assert code == 1
     assert " of 2 texts " in out

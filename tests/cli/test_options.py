@@ -64,24 +64,24 @@ FEW = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_says_which_model_it_uses_if_none_was_given_and_how_to_choose_another(run: Any, command: str) -> None:
+def test_a_command_without_a_model_says_which_it_uses_and_how_to_choose_another(printed: Any, command: str) -> None:
     given = *COMMANDS[command], *FEW.get(command, ("--max-new-tokens", "4")), "--backend", "hf"
-    code, out, err = run(command, *given)
+    code, out, err = printed(command, *given)
     assert code == 0
     assert err.count(TOY) == 1
     assert AS_CHAT not in err
     assert TOY not in out
-    assert "model:" not in run(command, *given, "--model", "demo")[2]
+    assert "model:" not in printed(command, *given, "--model", "demo")[2]
 
 
 @pytest.mark.usefixtures("copy_as_smollm2")
 @pytest.mark.parametrize("command", ["generate", "trace", "race", "mask"])
-def test_smollm2_is_the_default_model_once_it_was_fetched_and_answers_what_it_is_asked(run: Any, command: str) -> None:
+def test_smollm2_is_the_default_model_once_it_was_fetched_and_answers_questions(printed: Any, command: str) -> None:
     given = *COMMANDS[command], "--max-new-tokens", "4", "--backend", "hf", "--dtype", "float32"
     asks = command in {"generate", "trace"}  # the others continue their own prompt
 
     def decoded(*options: str) -> tuple[int, str, str]:
-        code, out, err = run(command, *given, *options)
+        code, out, err = printed(command, *given, *options)
         return code, out if command == "generate" else out.partition(" tokens per second")[0].rpartition("\n")[0], err
 
     code, out, err = decoded()
@@ -97,9 +97,9 @@ def test_smollm2_is_the_default_model_once_it_was_fetched_and_answers_what_it_is
 
 
 @pytest.mark.usefixtures("copy_as_smollm2")
-def test_an_index_is_made_with_the_tokenizer_of_the_default_model(run: Any, tmp_path: Path) -> None:
+def test_an_index_is_made_with_the_tokenizer_of_the_default_model(printed: Any, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("a text")
     for given, line in ((), REAL), (("--model", "demo"), ""):
         output = tmp_path / f"{len(given)}.index"
-        code, _, err = run("index", str(tmp_path / "corpus.txt"), "--output", str(output), *given)
+        code, _, err = printed("index", str(tmp_path / "corpus.txt"), "--output", str(output), *given)
         assert (code, err) == (0, line)

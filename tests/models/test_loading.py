@@ -56,9 +56,7 @@ def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: l
 
 
 @pytest.mark.parametrize("load", [Generator, load_pretrained, load_pretrained_tokenizer])
-def test_a_folder_goes_before_a_name_of_specdecs_own(
-    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_goes_before_one_of_the_names(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match=r"^smollm2 has not been fetched: run `make real-model`"):
@@ -89,9 +87,7 @@ def test_the_names_of_the_command_line_are_models_in_python(
 
 def test_a_damaged_copy_of_smollm2_is_answered_with_how_to_fetch_it_again(copy_as_smollm2: Path) -> None:
     (copy_as_smollm2 / "float32" / "config.json").write_text("{")
-    with pytest.raises(
-        ModelError, match=r"^the copy of smollm2 in .* can't be read \(.*If it is damaged, run `make real"
-    ):
+    with pytest.raises(ModelError, match=r"^the copy of smollm2 in .* can't be read \(.*If it is damaged, run `make"):
         Generator("smollm2", dtype="float32")
 
 
