@@ -1,6 +1,5 @@
 """Commands that decode."""
 
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     check_request,
+    echo_json,
     refusing,
     sends_chat,
 )
@@ -106,7 +106,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         else:
             result = generator.generate(request, **settings)
     if as_json:
-        typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
+        echo_json(_as_json(result))
     else:
         for line in (*result.notes, figures(result, is_sampled=decoding.temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)

@@ -1,6 +1,5 @@
 """Commands that compare strategies, and report on comparisons."""
 
-import json
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -22,6 +21,7 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     check_outputs,
+    echo_json,
     use_threads,
     write_text,
 )
@@ -212,7 +212,7 @@ def _split(given: str) -> tuple[str, str]:
 
 def _show(comparison: "Comparison", tokenizer: Any, outputs: Outputs) -> None:
     if outputs.as_json:
-        typer.echo(json.dumps(comparison.to_json()))
+        echo_json(comparison.to_json())
     else:
         _print(comparison, tokenizer)
     if outputs.csv is not None:

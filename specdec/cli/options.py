@@ -1,5 +1,7 @@
 """Options that commands share, and the handling of wrong usage."""
 
+import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli.progress import status
-from specdec.errors import RequestError, SpecdecError
+from specdec.errors import RequestError, SpecdecError, memory_ran_out
 from specdec.models.own_models import OWN_MODELS, SMOLLM2, default_model, own_folder
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it before UTF-8 text
@@ -136,6 +138,8 @@ def before_anything_runs() -> Iterator[None]:
     try:
         yield
     except SpecdecError as error:
+        if memory_ran_out(error):
+            raise
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE) from None
 
@@ -176,6 +180,12 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="replace")  # a token may be half a character
     except OSError as error:
         raise RequestError(f"{path} can't be written: {error.strerror}") from error
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as one line of JSON, in ASCII unless standard output is UTF-8: no character is replaced."""
+    is_utf8 = getattr(sys.stdout, "encoding", "").lower().replace("-", "") == "utf8"
+    typer.echo(json.dumps(value, ensure_ascii=not is_utf8))
 
 
 def use_threads(count: int | None) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.errors import ModelError, RequestError, nearest, plural, shortened
+from specdec.errors import ModelError, RequestError, memory_ran_out, nearest, plural, shortened
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
     GIVE_A_MODEL,
@@ -201,6 +201,8 @@ def load_pretrained(
     except Exception as error:  # damaged files raise errors of any kind
         if _is_adapter(Path(name)) and find_spec("peft") is None:
             raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
+        if said := memory_ran_out(error):
+            raise ModelError(f"can't load {name!r}: {said}") from error
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, memory_ran_out
 from specdec.machine.cache_folder import cache_folder
 
 BUILT_IN, SMOLLM2 = "demo", "smollm2"
@@ -48,6 +48,8 @@ def reading(folder: str) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
+        if memory_ran_out(error):
+            raise
         raise ModelError(
             f"the copy of smollm2 in {folder} can't be read ({error}). If it is damaged, {REMEDY}"
         ) from error

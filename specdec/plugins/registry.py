@@ -9,7 +9,7 @@ import pluggy
 from pydantic import BaseModel
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import PluginError, in_one_line
+from specdec.errors import PluginError, in_one_line, is_out_of_memory
 from specdec.plugins import builtins, hookspecs
 from specdec.plugins.contracts import CONTRACTS, fault_of
 from specdec.plugins.names import NAME, PROJECT, merged_parts, registered, unknown
@@ -91,7 +91,7 @@ class Registry:
             try:
                 self._plugins += self._offered(manager, "backends", distribution)
             except Exception as error:
-                if distribution == PROJECT:
+                if distribution == PROJECT or is_out_of_memory(error):
                     raise
                 self.broken.append(BrokenDistribution.by(error, distribution))
 
@@ -204,6 +204,8 @@ def load_plugins() -> Registry:
         try:
             registry.register(entry_point.load(), distribution)
         except Exception as error:  # a third party's import must not stop the others
+            if is_out_of_memory(error):
+                raise
             registry.broken.append(BrokenDistribution.by(error, distribution))
     return registry
 

@@ -112,10 +112,13 @@ def test_what_is_misspelt_is_refused_before_a_model_s_code_is_imported_and_every
 LONG = "word " * 6000
 # What a command refuses without torch, which takes a second to import and would be wasted.
 AT_ONCE = [
-    *(([command, *rest, "--max-new-tokens", "-5"], "--max-new-tokens '-5': it must be at least 1") for command, rest in (
-        ("generate", ["x"]), ("chat", []), ("compare", ["auto"]), ("tune", ["auto"]), ("audit", []), ("mask", []),
-        ("trace", []), ("race", ["auto", "suffix"]), ("demo", []), ("bench-serve", ["http://localhost"]),
-    )),
+    *(
+        ([command, *rest, "--max-new-tokens", "-5"], "--max-new-tokens '-5': it must be at least 1")
+        for command, rest in (
+            ("generate", ["x"]), ("chat", []), ("compare", ["auto"]), ("tune", ["auto"]), ("audit", []), ("mask", []),
+            ("trace", []), ("race", ["auto", "suffix"]), ("demo", []), ("bench-serve", ["http://localhost"]),
+        )
+    ),
     *((command, "unknown proposer 'sufix': did you mean suffix? installed: auto, autoregressive, ") for command in (
         ["generate", "x", "--proposer", "sufix"], ["generate", "x", "--proposer", "auto+sufix:depth=2"],
         ["chat", "--proposer", "sufix"], ["serve", "--proposer", "sufix"], ["serve", "--offer", "drafts=sufix"],
@@ -124,7 +127,8 @@ AT_ONCE = [
     )),
     *((command, "there is no folder /no/head: give the folder of a head") for command in (
         ["generate", "x", "--proposer", "auto+medusa:top_k=3,head=/no/head"],
-        ["chat", "--proposer", "eagle3:head=/no/head"], ["compare", "eagle:head=/no/head"], ["serve", "--offer", "drafts=p_eagle:head=/no/head"],
+        ["chat", "--proposer", "eagle3:head=/no/head"], ["compare", "eagle:head=/no/head"],
+        ["serve", "--offer", "drafts=p_eagle:head=/no/head"],
     )),
     *((command, "can't load '/no/model': there is no such folder") for command in (
         ["generate", "x", "--model", "/no/model"], ["generate", "x", "--proposer", "draft_model:model=/no/model"],
