@@ -107,9 +107,9 @@ def _claim(data: Mapping[str, Any]) -> str:
     engine = ratios[WITHOUT_DRAFTS.contender]
     return (
         f"**{ratio:.1f} times as fast as transformers' `generate`, {text}**, with default settings: "
-        f"{engine:.1f} times by the engine, OpenVINO\nwithout drafts, and drafts make that {ratio / engine:.1f} times as "
-        f"fast; {headed:.1f} times in all with a trained head.\n{NAME} ({STORED_AS}) in {picture.dtype(data)} on two CPU "
-        f"cores, greedy, chat\nprompts of {num_texts} categories. For each dtype {run}:"
+        f"{engine:.1f} times by the engine, OpenVINO\nwithout drafts, and drafts make that {ratio / engine:.1f} times "
+        f"as fast; {headed:.1f} times in all with a trained head.\n{NAME} ({STORED_AS}) in {picture.dtype(data)} on "
+        f"two CPU cores, greedy, chat\nprompts of {num_texts} categories. For each dtype {run}:"
     )
 
 

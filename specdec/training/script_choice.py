@@ -59,13 +59,12 @@ def _prompted(prompts: Sequence[Sequence[int]], first: int, ends: list[int]) -> 
     allowed = f"{_FEWEST_TOKENS} to {_MOST_TOKENS} tokens"
     if not chosen:
         raise RequestError(f"no prompt has {allowed}: give others, or none")
-    if num_left_out := len(prompts) - len(chosen):
+    if left_out := len(prompts) - len(chosen):
         num_long = sum(len(prompt) > _MOST_TOKENS for prompt in prompts)
-        warnings.warn(
-            f"{num_left_out} of {plural(len(prompts), 'prompt')} left out: {num_long} longer than {_MOST_TOKENS} "
-            f"tokens, {num_left_out - num_long} shorter than {_FEWEST_TOKENS}; shorten them to train on their answers",
-            stacklevel=2,
-        )
+        counts = {f"{num_long} of more than {_MOST_TOKENS} tokens": num_long}
+        counts[f"{left_out - num_long} of fewer than {_FEWEST_TOKENS} tokens"] = left_out - num_long
+        reasons = " and ".join(text for text, count in counts.items() if count)
+        warnings.warn(f"{left_out} of {plural(len(prompts), 'prompt')} left out: {reasons}", stacklevel=2)
     shared = _shared([prompt[:-1] for prompt in chosen])
     return Script(shared or [first], [prompt[len(shared) :] for prompt in chosen], None, [], ends)
 

@@ -21,9 +21,11 @@ def test_prompts_that_are_too_long_or_too_short_are_counted() -> None:
     with pytest.warns(UserWarning, match="left out") as told:
         script = script_for(None, tokenizer(), prompts)
     assert [str(each.message) for each in told] == [
-        "3 of 5 prompts left out: 2 longer than 512 tokens, 1 shorter than 2; shorten them to train on their answers"
+        "3 of 5 prompts left out: 2 of more than 512 tokens and 1 of fewer than 2 tokens"
     ]
     assert sorted(map(len, script.openings)) == [2, 512]
+    with pytest.warns(UserWarning, match=r"^1 of 2 prompts left out: 1 of more than 512 tokens$"):
+        script_for(None, tokenizer(), prompts[2:4])
     script_for(None, tokenizer(), prompts[3:])  # warns of nothing, or the suite would fail
 
 
