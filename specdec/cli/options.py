@@ -184,7 +184,8 @@ def write_text(path: Path, text: str) -> None:
 
 def echo_json(value: Any) -> None:
     """Print a value as one line of JSON, in ASCII unless standard output is UTF-8: no character is replaced."""
-    is_utf8 = getattr(sys.stdout, "encoding", "").lower().replace("-", "") == "utf8"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a stream without one takes any character
+    is_utf8 = encoding.lower().replace("-", "") == "utf8"
     typer.echo(json.dumps(value, ensure_ascii=not is_utf8))
 
 

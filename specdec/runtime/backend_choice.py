@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
+from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
 from specdec.layout import Compiler
 from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained
@@ -143,7 +143,7 @@ def _read(
         loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
     except ModelError as error:
         others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason not in str(error))
-        if not others:
+        if not others or memory_ran_out(error):
             raise
         raise ModelError(f"{error}. Backends passed over before torch: {others}") from error
     return Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed)
