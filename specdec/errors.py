@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-_OUT_OF_MEMORY = "can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "bad allocation"
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "cannot allocate memory", "out of memory", "not enough memory", "failed to allocate",
+    "bad_alloc", "bad allocation", "can't start new thread", "could not create a primitive",
+)  # fmt: skip
+_RAN_OUT = "memory ran out"  # in every error of specdec's about it, with a remedy
 _LONGEST = 200  # characters of a value or a reason in a message
 
 
@@ -53,6 +57,8 @@ class PluginError(SpecdecError):
 def failure(author: str, error: Exception) -> PluginError:
     """Return a PluginError that says in one line what a plug-in's code raised, and where."""
     fault = PluginError(f"{author} failed with {in_one_line(error)}{_place(error)}")
+    if is_out_of_memory(error):
+        fault = PluginError(f"{author} failed: {memory_ran_out(error)}")
     fault.__cause__ = error
     return fault
 
@@ -72,19 +78,35 @@ def _place(error: Exception) -> str:
 
 def in_one_line(error: BaseException) -> str:
     """Return the class of a foreign error and its message's first line, if it has one, or a pydantic error's faults."""
-    from pydantic import ValidationError  # slow to import, and the command line should start fast
-
     lines = str(error).splitlines() or [""]
-    if isinstance(error, ValidationError):
+    if type(error).__name__ == "ValidationError" and hasattr(error, "errors"):  # pydantic's, which is slow to import
         lines = [": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"]))) for fault in error.errors()]
     return f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for an error by which Python, torch or a C++ library reports that memory ran out."""
+    """Return True for an error by which Python, torch or another library reports that memory ran out."""
     text = str(error).lower()
     is_said = any(each in text for each in _OUT_OF_MEMORY)
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError | OSError) and is_said)
+    return isinstance(error, MemoryError) or (is_said and not isinstance(error, SpecdecError))
+
+
+def memory_ran_out(error: BaseException) -> str:
+    """Return a sentence with the remedy if memory ran out, here or in an error that led to this one; "" if not.
+
+    A library, and code that handles a failure, may turn the one error into another.
+    """
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        if isinstance(each, SpecdecError) and _RAN_OUT in str(each):
+            return str(each)
+        chain.append(each)
+        each = each.__cause__ or each.__context__
+    found = next(filter(is_out_of_memory, chain), None)
+    if found is None:
+        return ""
+    return f"{_RAN_OUT} ({in_one_line(found)}): free memory, or use --dtype bfloat16 or a smaller model"
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:

@@ -7,10 +7,12 @@ Modes:
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from specdec.errors import RequestError
-from specdec.layout import Compiler
+
+if TYPE_CHECKING:
+    from specdec.layout import Compiler
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -38,7 +40,7 @@ class Numerics:
         return f"{self.mode}, bit-exact" if self.is_bit_exact else f"{self.mode}, not bit-exact: {self.inexact}"
 
 
-def checked_mode(requested: object, mask: Compiler | None = None) -> Mode:
+def checked_mode(requested: object, mask: "Compiler | None" = None) -> Mode:
     """Return a valid mode.
 
     Raises:

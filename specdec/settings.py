@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any, Self
 
-import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -149,7 +148,7 @@ class Settings(BaseModel):
     @field_validator(*_SEVERAL, mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
-        if isinstance(value, torch.Tensor):
+        if hasattr(value, "tolist"):  # a tensor or an array
             value = value.tolist()
         is_one = isinstance(value, Integral | str) or (callable(value) and not isinstance(value, list))
         return (value,) if is_one else value

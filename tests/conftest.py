@@ -4,7 +4,7 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from specdec import demo
 from specdec.demo import smollm2 as real
 from specdec.machine.timing import Verdict
 from specdec.probes import findings
@@ -37,13 +38,17 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def _fetched() -> Path:
+    """The real model's folder, where it was fetched before the tests have a cache folder of their own."""
+    return real.home()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the tests' own, with the real model where that was fetched."""
-    folder, fetched = tmp_path_factory.mktemp("cache"), real.home()
+def _cache(_fetched: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the tests' own, without the real model: it would be the default model."""
+    folder = tmp_path_factory.mktemp("cache")
     (folder / "specdec").mkdir()
-    if fetched.exists():
-        (folder / "specdec" / fetched.name).symlink_to(fetched)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
@@ -82,7 +87,7 @@ def _installed_once() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("specdec.plugins.registry.entry_points", cache(entry_points))
+        patched.setattr("specdec.plugins.names.entry_points", cache(entry_points))
         patched.setattr("specdec.machine.facts.version", cache(version))
         patched.setattr("specdec.probes.findings._source_files", cache(findings._source_files))
         yield
@@ -121,8 +126,27 @@ def built_in() -> tuple[Any, Any]:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Callable[[str], tuple[Any, Any]]:
+def smollm2(_fetched: Path) -> Callable[[str], tuple[Any, Any]]:
     """``smollm2(dtype)``: the real model and its tokenizer, loaded once for a dtype; a skip where it wasn't fetched."""
-    if not real.home().exists():
+    if not _fetched.exists():
         pytest.skip("the real model has not been fetched: make real-model")
-    return cache(real.load)
+    return cache(partial(real.load, folder=_fetched))
+
+
+@pytest.fixture
+def copy_as_smollm2(_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder in which the built-in model has been fetched as SmolLM2."""
+    folder = tmp_path / "cached" / "specdec" / "smollm2"
+    for dtype in ("float32", "bfloat16"):
+        shutil.copytree(Path(demo.__file__).parent / "model", folder / dtype)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cached"))
+    return folder
+
+
+@pytest.fixture
+def smollm2_in_cache(smollm2: object, _fetched: Path, _cache: Path) -> Iterator[Path]:
+    """The real model in the tests' cache folder; a skip where it wasn't fetched."""
+    link = _cache / "specdec" / _fetched.name
+    link.symlink_to(_fetched)
+    yield link
+    link.unlink()

@@ -79,7 +79,7 @@ def imported_at_once(module: str) -> set[str]:
 
 def test_the_statements_are_read() -> None:
     assert {"torch", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.decoding.step"]
-    assert "specdec.demo" in IMPORTS["specdec.cli.options"]  # within a function
+    assert "specdec.demo" in IMPORTS["specdec.cli.demo"]  # within a function
     assert {f"specdec.{stage}.base" for stage in STAGES} <= IMPORTS.keys()
 
 

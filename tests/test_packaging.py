@@ -113,4 +113,4 @@ def test_the_extra_for_cpus_is_the_plug_in_in_this_repository() -> None:
         for folder in (".", "plugins/specdec-openvino")
     )
     assert ours["optional-dependencies"]["cpu"] == [plugin["name"]]
-    assert f"pip install . ./plugins/{plugin['name']}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"pip install . ./plugins/{plugin['name']}" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")

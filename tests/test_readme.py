@@ -16,7 +16,6 @@ from specdec.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
-HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -25,8 +24,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(name="runnable")
 def _runnable() -> Callable[[str], str]:
-    """Replaces the hub's model in code by the built-in one, which is smaller; ``test_real_model.py`` runs SmolLM2."""
-    return lambda code: code.replace(HUB_NAME, str(ROOT / "specdec" / "demo" / "model"))
+    """Replaces SmolLM2 in code by the built-in model, which is smaller; ``test_real_model.py`` runs SmolLM2."""
+    assert 'Generator("smollm2")' in PAGES["README.md"]
+    return lambda code: code.replace('Generator("smollm2")', 'Generator("demo")')
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in PAGES[page]])

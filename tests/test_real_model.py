@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,16 +90,16 @@ def test_the_bfloat16_model_is_the_float32_one_rounded(smollm2: Load) -> None:
 
 
 def test_what_is_there_is_not_fetched_again(
-    smollm2: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    smollm2_in_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(subprocess, "run")
     real.main()
-    assert capsys.readouterr().out == f"SmolLM2-135M-Instruct is in {real.home()}\n"
+    assert capsys.readouterr().out == f"SmolLM2-135M-Instruct is in {smollm2_in_cache}\n"
 
 
-@pytest.mark.usefixtures("smollm2")
-def test_a_folder_is_opened_by_its_path_with_default_settings() -> None:
-    with Generator(str(real.checkpoint("bfloat16"))) as generator:
+@pytest.mark.usefixtures("smollm2_in_cache")
+def test_the_model_is_opened_by_its_name_with_default_settings() -> None:
+    with Generator("smollm2", dtype="bfloat16") as generator:
         assert "Paris" in generator.generate(chat(CAPITAL), max_new_tokens=8).text
         prompts: list[Any] = ["The seven wonders", "# heapq"]
         results = generator.generate(prompts, max_new_tokens=6, temperature=0.7, seed=1)

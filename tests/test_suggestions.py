@@ -8,7 +8,6 @@ import pytest
 
 from specdec import Generator, PluginError, RequestError, ToyModel
 from specdec.errors import nearest
-from specdec.plugins import registry as plugins
 from specdec.plugins.registry import BrokenDistribution, load_plugins
 
 
@@ -130,7 +129,7 @@ def test_a_name_of_another_kind_of_plug_in() -> None:
 
 @pytest.mark.parametrize("given", ["openvino", "openvino:kv=u8", "opnvino"])
 def test_an_engine_of_the_repository_that_is_not_installed(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: [])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [])
     command = r"openvino is a plug-in that isn't installed: pip install \./plugins/specdec-openvino, in a copy"
     with pytest.raises(PluginError, match=command) as caught:
         Generator("no/such", backend=given)
@@ -138,13 +137,13 @@ def test_an_engine_of_the_repository_that_is_not_installed(given: str, monkeypat
 
 
 def test_a_strategy_of_the_repository_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: [])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [])
     with pytest.raises(PluginError, match=r"successor is a plug-in .*: pip install \./plugins/specdec-example, in a"):
         Generator(ToyModel.random(), proposer="successor")
 
 
 def test_what_is_installed_and_broken_is_not_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: [])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [])
     registry = load_plugins()
     registry.broken.append(BrokenDistribution("specdec-openvino", "it needs OpenVINO of 2026.4 or later"))
     with pytest.raises(PluginError, match="specdec-openvino is installed but broken: it needs OpenVINO") as caught:

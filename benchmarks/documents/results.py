@@ -23,8 +23,8 @@ from benchmarks.documents.first_screen import (
     HEADED,
     RESULTS,
     ROOT,
-    SHOWN,
     Shown,
+    shown_in,
     with_block,
 )
 from benchmarks.tables import table
@@ -79,7 +79,7 @@ def speed() -> str:
     for data in results:
         heading += [f"{picture.dtype(data)}: tokens/s", "times transformers", "tokens/step", "ms/step"]
     lines = []
-    for shown in (*SHOWN, *FURTHER):
+    for shown in (*shown_in(results), *FURTHER):
         cells = [shown.name]
         for data in results:
             row = rows_of(data)[shown.contender]

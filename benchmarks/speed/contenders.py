@@ -72,7 +72,8 @@ def _ours(weights: str, head: str) -> list[str]:
         exact.append(f"auto+eagle3:head={head}")
     if weights == "model":
         fast += ["prompt_lookup:num_tokens=5,max_ngram=3", "lookahead:N=3,W=3,G=3"]
-    names = ["specdec:auto+numerics=fast"] if weights == "model" else []
+    on_torch = "autoregressive", "auto"
+    names = [f"specdec:{proposer}+numerics=fast" for proposer in on_torch] if weights == "model" else []
     names += [f"specdec:{proposer}{on_openvino}+numerics=fast" for proposer in fast]
     return names + [f"specdec:{proposer}{on_openvino}+numerics=exact" for proposer in exact]
 

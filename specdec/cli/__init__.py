@@ -3,6 +3,7 @@
 import errno
 import functools
 import inspect
+import io
 import os
 import sys
 import warnings
@@ -30,7 +31,7 @@ from specdec.cli.train_consistency import train_consistency
 from specdec.cli.train_head import train
 from specdec.cli.tuning import tune
 from specdec.cli.usage_errors import show
-from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
+from specdec.errors import SpecdecError, memory_ran_out
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -93,6 +94,9 @@ _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed or another text, 2 wrong usage, 130 interrupted."""
     silence_followers()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # as other tools do with characters that the encoding doesn't have
+            stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         _run()
@@ -104,7 +108,7 @@ def _run() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)
     except SpecdecError as error:
-        _say(str(error))
+        _say(memory_ran_out(error) or str(error))
         sys.exit(EXIT_ERROR)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL:
@@ -112,9 +116,8 @@ def _run() -> None:
             # otherwise the interpreter would try to write the rest again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_ERROR)
-        if is_out_of_memory(error):
-            text = f"memory ran out ({in_one_line(error)}): free memory, or use --dtype bfloat16 or a smaller model"
-            sys.stderr.write(f"error: {text}\n")  # rich would import modules, for which there may be no memory
+        if said := memory_ran_out(error):
+            _say(said)
             sys.exit(EXIT_ERROR)
         # Usage errors of the argument parser have their own formatting.
         if not hasattr(error, "show"):
@@ -141,4 +144,4 @@ def _show_warning(
 
 
 def _say(fault: str) -> None:
-    Console(stderr=True, highlight=False).print(f"error: {fault}", markup=False, soft_wrap=True)
+    sys.stderr.write(f"error: {fault}\n")  # rich would import modules, for which there may be no memory

@@ -1,6 +1,5 @@
 """The command that compares a strategy with plain decoding, bit by bit in bit-exact numerics."""
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +17,7 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     check_request,
+    echo_json,
     use_threads,
 )
 from specdec.cli.progress import status
@@ -48,6 +48,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
         chosen = prompts.read()
+        choice.check_early(proposer, verifier=verifier, settings=settings)
         check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.auditing import audit as run
         from specdec.generator import Generator
@@ -67,7 +68,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     whole = run(generator, chosen, chat=prompts.chat, on_finding=show, **settings)
     if as_json:
-        typer.echo(json.dumps(whole.to_json(), ensure_ascii=False))
+        echo_json(whole.to_json())
     else:
         same, ties = whole.count("identical"), whole.count("numeric tie")
         console.print(

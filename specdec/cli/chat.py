@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from specdec.cli.early_checks import check_readable
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import ProposerOption, Seed, Temperature, before_anything_runs, check_request
 from specdec.cli.progress import status
@@ -32,7 +33,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     system: Annotated[str | None, typer.Option(help="the system prompt (default: the template's own)")] = None,
     temperature: Temperature = 0.0,
     seed: Seed = None,
-    max_new_tokens: Annotated[int, typer.Option(help="maximum tokens of an answer")] = 512,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens of an answer")] = 512,
     load: Annotated[Path | None, typer.Option(help="continue a conversation saved by /save")] = None,
     colours: Annotated[bool, typer.Option("--colours", help="colour tokens by step")] = False,
 ) -> None:
@@ -43,14 +44,17 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """
     settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
     with before_anything_runs():
+        check_readable(load)
+        choice.check_early(proposer, settings=settings | {"seed": seed})
+        from specdec.chat.conversation import Conversation
+
+        conversation = Conversation() if load is None else Conversation.load(load)
         check_request(proposer, **choice.stages, settings=settings | {"seed": seed})
         from specdec.chat.commands import COMMANDS, Chat
-        from specdec.chat.conversation import Conversation
         from specdec.chat.session import Session, check_template
         from specdec.cli.chat_input import is_terminal, questions, reader
         from specdec.generator import Generator
 
-        conversation = Conversation() if load is None else Conversation.load(load)
         if system is not None:
             conversation = conversation.after_system_prompt(system)
         model, tokenizer = choice.load(proposer)
@@ -64,7 +68,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         talk = Chat(session, Screen(session, colours))
         if is_terminal(sys.stdin):
             talk.stage.say(
-                f"{choice.model}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
+                f"{choice.name}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
             )
         commands = [f"/{name}" for name in COMMANDS]
         for line in questions(reader(cache_folder() / "chat_history", commands)):

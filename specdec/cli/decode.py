@@ -1,6 +1,5 @@
 """Commands that decode."""
 
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,7 +25,9 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     check_request,
+    echo_json,
     refusing,
+    sends_chat,
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError, plural
@@ -84,6 +85,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading
         text = _read_prompt(prompt, file)
+        choice.check_early(proposer, verifier=verifier, settings=settings, prompts=[text])
         settings["constraint"] = constrained.constraint()
         if not text and not chat:
             raise RequestError(
@@ -93,17 +95,18 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.generator import Generator
 
         loaded, tokenizer = choice.load(strategy)
+        is_chat = sends_chat(chat, choice.model)
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, **choice.stages)
-    request: Any = [{"role": "user", "content": text}] if chat else text
+    request: Any = [{"role": "user", "content": text}] if is_chat else text
     with refusing(), status("decoding") as vanish:
         if not as_json:
             result = print_stream(Console(highlight=False), generator.stream(request, **settings), vanish)
         else:
             result = generator.generate(request, **settings)
     if as_json:
-        typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
+        echo_json(_as_json(result))
     else:
         for line in (*result.notes, figures(result, is_sampled=decoding.temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)

@@ -15,6 +15,7 @@ from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs
 from specdec.cli.progress import stages, status
 from specdec.errors import RequestError, SpecdecError
+from specdec.models.own_models import BUILT_IN, NAME, SMOLLM2, STORED_AS, home
 
 if TYPE_CHECKING:
     from specdec.side_by_side.agreement import Agreement
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from specdec.side_by_side.questions import Question
     from specdec.side_by_side.verdict import Measured
 
-_BUILT_IN, _REAL = "demo", "smollm2"
-_NAMES = {_BUILT_IN: "the built-in model of 7 million parameters", _REAL: "SmolLM2-135M-Instruct"}
+_NAMES = {BUILT_IN: "the built-in model of 7 million parameters", SMOLLM2: f"{NAME} ({STORED_AS})"}
 _THEIRS = "transformers' generate"
 _WARM_UP_TOKENS = 32
 
@@ -64,9 +64,9 @@ def _real_or_built_in(console: Console) -> str:
     from specdec.demo import smollm2
     from specdec.demo.gguf_conversion import check_libraries
 
-    folder = smollm2.home()
+    folder = home()
     if folder.is_dir():
-        return _REAL
+        return SMOLLM2
     try:
         with status("starting"):
             check_libraries()
@@ -79,8 +79,8 @@ def _real_or_built_in(console: Console) -> str:
             "The built-in model takes its place. It has 7 million parameters and continues texts. Its passes are so "
             "short that drafts gain little: for figures that say something, use a real model.",
         )
-        return _BUILT_IN
-    return _REAL
+        return BUILT_IN
+    return SMOLLM2
 
 
 def _generators(name: str) -> tuple[Any, Any]:
@@ -117,7 +117,7 @@ class _Show:
         ends = ends_in_chat(model, self._tokenizer, ours.vocab_size, {}) if has_template else None
         self._transformers = TransformersContender(model, ends)
         self._specdec, self._without_drafts = SpecdecContender(ours, ends), SpecdecContender(plain, ends)
-        self._questions = built_in_questions() if name == _BUILT_IN else QUESTIONS
+        self._questions = built_in_questions() if name == BUILT_IN else QUESTIONS
         # A model of another class is another engine's, which reads the checkpoint itself.
         is_torch = type(ours.model) is type(model)
         self._engine = ("packing the weights" if ours.weights.kernel else "its loop") if is_torch else "OpenVINO"

@@ -1,6 +1,5 @@
 """Commands that compare strategies, and report on comparisons."""
 
-import json
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -22,11 +21,12 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     check_outputs,
+    echo_json,
     use_threads,
     write_text,
 )
 from specdec.cli.progress import measured, status
-from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
+from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet, say_if_few
 from specdec.cli.tables import category_tables, identity_lines, speed_table, step_table
 from specdec.errors import RequestError
 from specdec.machine.extras import needs
@@ -48,7 +48,7 @@ class Runs(OptionGroup):
         typer.Option(help="0 takes the most likely token; may be repeated (default: 0)", show_default=False),
     ] = None
     verifier: Verifier = "match"
-    repeats: Annotated[int, typer.Option(help="number of times that each strategy decodes each prompt")] = 3
+    repeats: Annotated[int, typer.Option(min=1, help="number of times that each strategy decodes each prompt")] = 3
     seed: OrderSeed = 0
     warm: Annotated[
         bool, typer.Option("--warm", help="add a row for each strategy that learns across requests, see above")
@@ -111,8 +111,12 @@ def compare(
     given = {temperature: {**options, **stages} for temperature, options in runs.by_temperature().items()}
     files = [outputs.at(each) if len(given) > 1 else outputs for each in given]
     with before_anything_runs():
-        _check_run_files(*(each.run_file for each in files))
         chosen = prompts.read()
+        for options in runs.by_temperature().values():
+            settings = {name: options[name] for name in ("max_new_tokens", "temperature", "seed")}
+            choice.check_early(*(_split(each)[1] for each in strategies), verifier=runs.verifier, settings=settings)
+        check_outputs(outputs.report, *(path for each in files for path in (each.csv, each.run_file)))
+        _check_run_files(*(each.run_file for each in files))
         named = _named(strategies)
         from specdec.comparison.options import ComparisonOptions
         from specdec.comparison.runfile import RunFile
@@ -120,6 +124,7 @@ def compare(
         for options in given.values():  # before seconds go into loading
             ComparisonOptions.make(options)
         _check_ready(outputs.report, *(each.csv for each in files))
+        say_if_few(chosen)
         use_threads(threads)
         loaded = choice.load(*named.values(), is_logged=True)
         sessions = [_session(loaded, named, chosen, options) for options in given.values()]
@@ -207,7 +212,7 @@ def _split(given: str) -> tuple[str, str]:
 
 def _show(comparison: "Comparison", tokenizer: Any, outputs: Outputs) -> None:
     if outputs.as_json:
-        typer.echo(json.dumps(comparison.to_json()))
+        echo_json(comparison.to_json())
     else:
         _print(comparison, tokenizer)
     if outputs.csv is not None:

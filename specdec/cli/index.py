@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli.figures_table import FiguresTable
-from specdec.cli.options import before_anything_runs, check_outputs, load_tokenizer
+from specdec.cli.options import SHOWN_DEFAULT_MODEL, before_anything_runs, check_outputs, load_tokenizer, named_model
 from specdec.cli.progress import counted
 from specdec.errors import RequestError, plural
 
@@ -22,8 +22,11 @@ _TOLD = 3  # names of skipped files
 def index(
     paths: Annotated[list[Path], typer.Argument(help="text files, .jsonl conversations, and folders of them")],
     model: Annotated[
-        str, typer.Option(help="the model that will use the index; only its tokenizer is loaded")
-    ] = "demo",
+        str | None,
+        typer.Option(
+            help="the model that will use the index; only its tokenizer is loaded", show_default=SHOWN_DEFAULT_MODEL
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option(help="the file to write")] = Path("datastore.index"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing file")] = False,
 ) -> None:
@@ -42,7 +45,7 @@ def index(
         corpus = Corpus.of(paths)
         if not corpus.files:
             raise RequestError(f"the corpus is empty: there are no files below {', '.join(map(str, paths))}")
-        tokenizer = load_tokenizer(model)
+        tokenizer = load_tokenizer(named_model(model))
         with counted(len(corpus.files), "files") as (advance, say):
             encoded = Encoder(tokenizer).encode(_documents(corpus, advance))
             header, size = build_index(output, encoded, Fingerprint.of(tokenizer), on_stage=say)

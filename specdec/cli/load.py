@@ -16,6 +16,7 @@ from specdec.cli.options import (
     AsJson,
     before_anything_runs,
     check_outputs,
+    echo_json,
     write_text,
 )
 from specdec.cli.progress import counted
@@ -116,7 +117,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         summaries.append(figures.summary_of(ran, goal))
         answers[str(each)] = [asdict(one) for one in ran.answers]
     if as_json:
-        typer.echo(json.dumps([summary.as_dict() for summary in summaries]))
+        echo_json([summary.as_dict() for summary in summaries])
     else:
         _show(summaries, goal)
     if plot is not None:

@@ -7,8 +7,8 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
+from specdec.cli.early_checks import check_length, check_stages
 from specdec.cli.option_groups import OptionGroup, with_option_groups
-from specdec.cli.options import EXIT_ERROR, MODEL_HELP, before_anything_runs, quieten_transformers
+from specdec.cli.options import EXIT_ERROR, ModelOption, before_anything_runs, named_model, quieten_transformers
 from specdec.cli.progress import status
 from specdec.errors import HubUnreachableError, ModelError, RequestError, nearest
+from specdec.models.loading import checked_dtype, checked_name
+from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, default_model, own_folder
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from specdec.runtime.backend_choice import Opened
     from specdec.strategies.base import Proposer
 
-_BUILT_IN = "demo", "smollm2"  # names of models that aren't folders or hub names
+NO_SETTINGS: Mapping[str, Any] = {}
 _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
@@ -36,7 +39,7 @@ _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 class ModelChoice(OptionGroup):
     """A model, how it is loaded, and how it decodes."""
 
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "demo"
+    model: ModelOption = None
     dtype: Annotated[
         str | None,
         typer.Option(help="bfloat16, float16, float32 or float64 (default: the checkpoint's own)", show_default=False),
@@ -81,20 +84,43 @@ class ModelChoice(OptionGroup):
             ModelError: if the model can't be loaded.
         """
         registry, made = _checked(strategies)
-        with status(f"loading {self.model}"):
+        with status(f"loading {self.name}"):
             source = self._checked_source()
-        with status(f"loading {self.model}", is_logged):  # on a line of its own after the checks alone
-            if self.model == "demo":
+        name = named_model(self.model)
+        with status(f"loading {name}", is_logged):  # on a line of its own after the checks alone
+            quieten_transformers()
+            if name == BUILT_IN:
                 from specdec import demo
 
-                quieten_transformers()
                 # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
                 model, tokenizer = demo.load() if self.dtype is None else demo.load(dtype=source.dtype)
                 return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
-            opened = self._opened(source, registry, made)
+            with self._naming_own():
+                opened = self.read(registry, made, source)
         if opened.note:
             Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
         return opened.model, opened.tokenizer
+
+    def check_early(
+        self,
+        *strategies: str,
+        verifier: str = "match",
+        settings: Mapping[str, Any] = NO_SETTINGS,
+        prompts: Iterable[str] = (),
+    ) -> None:
+        """Refuse what can be refused before torch and transformers are imported.
+
+        Args:
+            prompts: texts that will be decoded, which the model's configuration may not allow.
+
+        Raises:
+            SpecdecError: for a name, a file, a setting or a prompt that ``load`` or decoding would refuse.
+        """
+        check_stages(strategies, verifier, **self.stages, settings=settings)
+        with self._naming_own():
+            folder = checked_name(self._path())
+        checked_dtype(self.dtype)
+        check_length(folder, prompts, settings.get("max_new_tokens", 0))
 
     def check(self, *strategies: Any) -> None:
         """Check the model's path, device and dtype and the strategies' files, as ``load`` does, but load nothing.
@@ -106,39 +132,15 @@ class ModelChoice(OptionGroup):
         self._checked_source()
 
     def _checked_source(self) -> "ModelSource":
-        """Check the path, device and dtype, without the hub; names of built-in models are no paths."""
-        from specdec.models.loading import ModelSource, checked_device, checked_dtype
-
-        if self.model not in _BUILT_IN:
-            return ModelSource.of(self.model, self.device, self.dtype)
-        source = ModelSource(self.model, checked_device(self.device), checked_dtype(self.dtype))
-        if self.model == "smollm2":
-            self._checkpoint(source)
-        return source
-
-    def _checkpoint(self, source: "ModelSource") -> Path:
-        """Return the folder of SmolLM2; raises ModelError if it wasn't fetched."""
-        from specdec.demo import smollm2
-
-        return smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
-
-    def _opened(self, source: "ModelSource", registry: "Registry", strategies: Iterable["Proposer"]) -> "Opened":
-        """Read SmolLM2, or a model from a folder or the hub."""
-        from specdec.demo import smollm2
+        """Check the path, device and dtype, without the hub."""
         from specdec.models.loading import ModelSource
 
-        name = self.model
-        if name == "smollm2":
-            folder = self._checkpoint(source)
-            quieten_transformers()
-            with smollm2.reading(folder):
-                opened = self.read(registry, strategies, ModelSource.of(str(folder), self.device, self.dtype))
-            with suppress(AttributeError):  # of a backend's own
-                opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
-            return opened
-        quieten_transformers()
-        with self._naming_built_in():
-            return self.read(registry, strategies, source)
+        return ModelSource.of(self._path(checked_dtype(self.dtype)), self.device, self.dtype)
+
+    def _path(self, dtype: str = "auto") -> str:
+        """Return the model's path or hub name; one of specdec's own goes before a folder of that name."""
+        name = self.name
+        return own_folder(name, dtype) if name in OWN_MODELS else name
 
     def refuse_missing(self) -> None:
         """Refuse a path or hub name without a model, before torch and transformers are imported; may ask the hub.
@@ -147,23 +149,21 @@ class ModelChoice(OptionGroup):
             ModelError: with the remedy.
         """
         from specdec.models.hub import HubAnswer
-        from specdec.models.loading import checked_name
 
-        if self.model not in _BUILT_IN:
-            with self._naming_built_in():
-                HubAnswer.of(checked_name(self.model))
+        with self._naming_own():
+            HubAnswer.of(checked_name(self._path()))
 
     @contextmanager
-    def _naming_built_in(self) -> Iterator[None]:
-        """Add the built-in model that was probably meant to a ModelError."""
-        from specdec.demo import smollm2
-
+    def _naming_own(self) -> Iterator[None]:
+        """Add the model of specdec's own that was probably meant to a ModelError."""
         try:
             yield
         except ModelError as error:
-            if isinstance(error, HubUnreachableError) and self.model.endswith(f"/{smollm2.NAME}"):
+            if self.name in OWN_MODELS:
+                raise
+            if isinstance(error, HubUnreachableError) and self.name.endswith(f"/{NAME}"):
                 raise ModelError(f"{error}; --model smollm2 needs no hub") from error
-            if near := nearest(self.model, _BUILT_IN):
+            if near := nearest(self.name, OWN_MODELS):
                 raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
             raise
 
@@ -172,6 +172,11 @@ class ModelChoice(OptionGroup):
         from specdec.runtime.backend_choice import read_model, why_torch
 
         return read_model(registry, self.backend, source, None, why_torch(self.weights, None, strategies))
+
+    @property
+    def name(self) -> str:
+        """The model's name as it was given, or the default's."""
+        return default_model() if self.model is None else self.model
 
     @property
     def stages(self) -> dict[str, Any]:
@@ -209,8 +214,11 @@ class RankedChoice(ModelChoice):
             named["backend"] = "distributed"
         return cls(**named, closing=closing)
 
-    def check(self, *strategies: Any) -> None:
+    def check_early(self, *strategies: str, **given: Any) -> None:
         """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
+
+    def check(self, *strategies: Any) -> None:
+        """Check nothing, for the same reason."""
 
     def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
         import torch.distributed as dist

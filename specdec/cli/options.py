@@ -1,5 +1,7 @@
 """Options that commands share, and the handling of wrong usage."""
 
+import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,8 @@ import typer
 from rich.console import Console
 
 from specdec.cli.progress import status
-from specdec.errors import RequestError, SpecdecError
+from specdec.errors import RequestError, SpecdecError, memory_ran_out
+from specdec.models.own_models import OWN_MODELS, SMOLLM2, default_model, own_folder
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it before UTF-8 text
 EXIT_ERROR = 1
@@ -25,20 +28,23 @@ MODEL_HELP = (
     "a folder, hub name or GGUF file; 'smollm2' is SmolLM2-135M-Instruct, which `specdec demo` fetches, and 'demo' a "
     "small built-in model"
 )
+SHOWN_DEFAULT_MODEL = "smollm2 if it has been fetched, else demo"
+ModelOption = Annotated[str | None, typer.Option(help=MODEL_HELP, show_default=SHOWN_DEFAULT_MODEL)]
 Chat = Annotated[
     bool | None,
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="send the prompt as a user message, by the model's chat template (default: continue it as text)",
+        help="send the prompt as a user message, by the model's chat template (default: continue it as text, but with "
+        "smollm2 as the default model send it)",
     ),
 ]
-MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
-Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="maximum tokens to generate")]
+Temperature = Annotated[float, typer.Option(min=0, help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="random seed of sampling: the same seed gives the same text")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
-NewTokens = Annotated[int, typer.Option(help="maximum tokens to generate per prompt")]
+NewTokens = Annotated[int, typer.Option(min=1, help="maximum tokens to generate per prompt")]
 OrderSeed = Annotated[
     int,
     typer.Option(
@@ -79,19 +85,43 @@ def check_request(
     return strategies, rule
 
 
+def named_model(given: str | None) -> str:
+    """Return the name of the model; if none was given, print which model the command uses and how to choose another."""
+    if given is not None:
+        return given
+    name = default_model()
+    if name == SMOLLM2:
+        line = "model: SmolLM2-135M-Instruct; --model chooses another: a folder, hub name or GGUF file"
+    else:
+        line = (
+            "model: the built-in toy of 7 million parameters, which answers no questions; --model chooses another: a "
+            "folder, hub name or GGUF file (`specdec demo` fetches SmolLM2, which is then the default)"
+        )
+    Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+    return name
+
+
+def sends_chat(given: bool | None, model: str | None) -> bool:
+    """Return True if the prompt is sent as a chat message: if that is given, or to SmolLM2 as the default model.
+
+    For the default, a line on standard error says so.
+    """
+    if given is None and model is None and default_model() == SMOLLM2:
+        line = "the prompt is sent as a chat message; --no-chat continues it as text"
+        Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+        return True
+    return bool(given)
+
+
 def load_tokenizer(name: str) -> Any:
-    """Load a model's tokenizer, without the model if possible.
+    """Load a model's tokenizer, without the model.
 
     Raises:
         ModelError: if it can't be loaded.
     """
-    from specdec import demo
-    from specdec.demo import smollm2
     from specdec.models.loading import checked_name, load_pretrained_tokenizer
 
-    if name == "demo":
-        return demo.load()[1]
-    name = checked_name(str(smollm2.checkpoint("float32")) if name == "smollm2" else name)
+    name = own_folder(name, "float32") if name in OWN_MODELS else checked_name(name)
     with status(f"loading {name}"):
         quieten_transformers()
         return load_pretrained_tokenizer(name)
@@ -111,6 +141,8 @@ def before_anything_runs() -> Iterator[None]:
     try:
         yield
     except SpecdecError as error:
+        if memory_ran_out(error):
+            raise
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE) from None
 
@@ -151,6 +183,13 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="replace")  # a token may be half a character
     except OSError as error:
         raise RequestError(f"{path} can't be written: {error.strerror}") from error
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as one line of JSON, in ASCII unless standard output is UTF-8: no character is replaced."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a stream without one takes any character
+    is_utf8 = encoding.lower().replace("-", "") == "utf8"
+    typer.echo(json.dumps(value, ensure_ascii=not is_utf8))
 
 
 def use_threads(count: int | None) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from specdec.cli.options import AsJson
+from specdec.cli.options import AsJson, echo_json
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -34,7 +33,7 @@ def plugins(as_json: AsJson = False) -> None:
         if as_json:
             options = {option: _entry(field) for option, field in fields.items()}
             about = {"kind": kind, "name": name, "from": plugin.distribution, "description": _summary(plugin.cls)}
-            typer.echo(json.dumps(about | {"options": options}))
+            echo_json(about | {"options": options})
             continue
         console.print(f"{kind.removesuffix('s')} {name} {plugin.distribution}", soft_wrap=True)
         console.print(Padding(Text(_summary(plugin.cls), style="dim"), (0, 0, 0, _INDENT), expand=False))

@@ -14,6 +14,7 @@ def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
     They are saved in specdec's cache folder for later loads. An interrupted run continues where it ended.
     """
     with before_anything_runs():
+        choice.check_early()
         from specdec.generator import Generator
 
         use_threads(threads)
@@ -22,4 +23,4 @@ def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
         with part_of("tokens") as show:
             generator.prepare(show)
     num_tokens = generator.vocab_size
-    typer.echo(f"{choice.model} is prepared: the successors of its {num_tokens:,} tokens are saved")
+    typer.echo(f"{choice.name} is prepared: the successors of its {num_tokens:,} tokens are saved")

@@ -1,12 +1,15 @@
 """The options that choose prompts to try strategies on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from specdec.cli.option_groups import OptionGroup
+from specdec.errors import plural
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
@@ -47,6 +50,18 @@ class ChatPromptSet(PromptSet):
             "the built-in instructions)",
         ),
     ] = None
+
+
+def say_if_few(prompts: Sequence["EvaluationPrompt"]) -> None:
+    """Print before a comparison that its prompts are too few for intervals."""
+    from specdec.comparison.statistics import FEWEST_PROMPTS
+
+    if len(prompts) < FEWEST_PROMPTS:
+        line = (
+            f"{plural(len(prompts), 'prompt')}: fewer than {FEWEST_PROMPTS} give no interval, so nothing will be "
+            "called faster; --prompts, --category and --per-category choose them"
+        )
+        Console(stderr=True, highlight=False).print(line, style="dim", markup=False, soft_wrap=True)
 
 
 BUILT_IN, BUILT_IN_CHATS = PromptSet(), ChatPromptSet()

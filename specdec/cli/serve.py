@@ -1,6 +1,6 @@
 """The command that serves a model over HTTP."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -143,17 +143,18 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     of JSON per request.
     """
     with before_anything_runs():
-        check_request(proposer, verifier=verifier, **choice.stages, settings={})
-        offered = _strategies(offer or ())
+        offered = dict(map(_offered, offer or ()))
+        choice.check_early(proposer, *offered.values(), verifier=verifier)
         access.check()
         logging.check()
+        check_request(proposer, *offered.values(), verifier=verifier, **choice.stages, settings={})
         _check_libraries()
         from specdec.serving import process as running
         from specdec.serving.tool_parsers.selection import check_tool_parser
 
         check_tool_parser(tool_parser)
         limits.check()
-        name = name or PurePath(choice.model).name
+        name = name or PurePath(choice.name).name
         options = _server_options(name, access, limits, logging, offered=offered, tool_parser=tool_parser)
         choice.check(proposer, *offered.values())
         bound = running.bind(access.host, access.port)
@@ -238,19 +239,11 @@ def _say(what: str) -> None:
 
 def _loaded(choice: ModelChoice, *strategies: str) -> tuple[Any, Any]:
     """Load the model and its tokenizer."""
-    _say(f"loading {choice.model}")
+    _say(f"loading {choice.name}")
     model, tokenizer = choice.load(*strategies)
     if tokenizer is None:
         raise RequestError("the model has no tokenizer, which requests need")
     return model, tokenizer
-
-
-def _strategies(offers: Sequence[str]) -> dict[str, str]:
-    """Return the strategies that requests may name, by name."""
-    offered = dict(map(_offered, offers))
-    for text in offered.values():
-        check_request(text, settings={})
-    return offered
 
 
 def _offered(text: str) -> tuple[str, str]:

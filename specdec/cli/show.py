@@ -24,6 +24,7 @@ from specdec.cli.options import (
     check_outputs,
     check_request,
     refusing,
+    sends_chat,
     write_text,
 )
 from specdec.cli.progress import status
@@ -59,15 +60,17 @@ def mask(
 
     It shows which nodes of the draft tree see which.
     """
-    from specdec.pictures.mask import MaskPicture, check_path, save, telling_step
-
     with before_anything_runs():
+        check_outputs(out)
+        settings = {"max_new_tokens": max_new_tokens}
+        choice.check_early(proposer, settings=settings, prompts=[prompt])
+        from specdec.pictures.mask import MaskPicture, check_path, save, telling_step
+
         if out is not None:
             check_path(out)
-        check_outputs(out)
-        recorder = _recorder(proposer, choice, prompt, {"max_new_tokens": max_new_tokens})
+        recorder = _recorder(proposer, choice, prompt, settings)
     with refusing(), status("decoding"), recorder.generator:
-        trace = recorder.trace(_asked(prompt, chat), max_new_tokens=max_new_tokens, seed=0)
+        trace = recorder.trace(_asked(prompt, chat, choice), max_new_tokens=max_new_tokens, seed=0)
         number = telling_step(trace) if step is None else step
         picture = MaskPicture.of(trace, number, recorder.generator.shapes)
         if out is not None:
@@ -91,16 +94,17 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     html_file: Annotated[Path | None, typer.Option("--html", help="write the trace as a page")] = None,
 ) -> None:
     """Show a generation step by step: drafts, acceptance, text."""
-    from specdec.pictures.page import check_page, save_page
-
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with before_anything_runs():
+        check_outputs(json_file, html_file)
+        choice.check_early(proposer, settings=settings, prompts=[prompt])
+        from specdec.pictures.page import check_page, save_page
+
         if html_file is not None:
             check_page()
-        check_outputs(json_file, html_file)
         recorder = _recorder(proposer, choice, prompt, settings)
     with refusing(), status("decoding"), recorder.generator:
-        traced = recorder.trace(_asked(prompt, chat), **settings)
+        traced = recorder.trace(_asked(prompt, chat, choice), **settings)
         if json_file is not None:
             write_text(json_file, json.dumps(traced.to_json(), ensure_ascii=False, indent=1) + "\n")
         if html_file is not None:
@@ -140,7 +144,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
     from specdec.pictures.race import Lane, first_difference
     from specdec.pictures.race import race as advance
 
-    asked = _asked(prompt, chat)
+    asked = _asked(prompt, chat, choice)
     names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
     lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
     with refusing(), generators[0], generators[1]:
@@ -156,6 +160,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
 
 def _recorder(proposer: str, choice: ModelChoice, prompt: str, settings: dict[str, Any]) -> "Recorder":
     _check_prompt(prompt)
+    choice.check_early(proposer, settings=settings, prompts=[prompt])
     check_request(proposer, **choice.stages, settings=settings)
     from specdec.pictures.trace import Recorder
 
@@ -166,6 +171,7 @@ def _recorder(proposer: str, choice: ModelChoice, prompt: str, settings: dict[st
 
 def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, settings: dict[str, Any]) -> list[Any]:
     _check_prompt(prompt)
+    choice.check_early(*proposers, settings=settings, prompts=[prompt])
     strategies, _ = check_request(*proposers, **choice.stages, settings=settings)
     from specdec.generator import Generator
 
@@ -174,11 +180,12 @@ def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, se
         return [Generator(loaded, tokenizer, proposer=strategy, **choice.stages) for strategy in strategies]
 
 
-def _asked(prompt: str, chat: bool | None) -> Any:
+def _asked(prompt: str, chat: bool | None, choice: ModelChoice) -> Any:
     """Return the prompt to decode: the text, or a chat message with it."""
     from specdec.comparison.prompts import as_messages
 
-    return as_messages(prompt) if chat else prompt
+    is_text = chat is None and prompt == _PROMPT  # which is to be continued
+    return as_messages(prompt) if not is_text and sends_chat(chat, choice.model) else prompt
 
 
 def _check_prompt(prompt: str) -> None:

@@ -40,7 +40,7 @@ def train_consistency(
     the same options continues a run that was interrupted or killed.
     """
     with before_anything_runs():
-        run.check()
+        run.check(model, out)
         if not 0 < learning_rate < math.inf:
             raise RequestError(f"--learning-rate {learning_rate:g}: give more than 0, and a finite number")
         if not math.isfinite(ar_weight):

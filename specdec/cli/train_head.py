@@ -68,7 +68,7 @@ def train(
     options continues a run that was interrupted or killed; the time that it had spent counts.
     """
     with before_anything_runs():
-        run.check()
+        run.check(model, out)
         from specdec.training import HeadSettings, Watch, train_head, write_own_text
 
         exported = None if export is None else (_layout(export[0]), export[1])

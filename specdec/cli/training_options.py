@@ -1,6 +1,7 @@
 """The options that the commands that train have in common: time, place, prompts, and how a run goes on."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,10 +38,24 @@ class TrainingRun(OptionGroup):
     ] = False
     threads: Threads = None
 
-    def check(self) -> None:
-        """Raise RequestError for a time that isn't positive or isn't finite."""
+    def check(self, model: str, out: Path | None) -> None:
+        """Refuse what can be refused before torch and transformers are imported.
+
+        Raises:
+            SpecdecError: for a time that isn't positive or isn't finite, or a model, prompts or a folder that don't
+                suit.
+        """
+        from specdec.comparison.prompts import load_prompts
+        from specdec.training.disk import check_resumed
+
         if not 0 < self.minutes < math.inf:
             raise RequestError(f"--minutes {self.minutes:g}: give more than 0, and a finite number")
+        if self.prompts is not None:
+            with warnings.catch_warnings(action="ignore"):  # they come when the prompts are used
+                load_prompts(self.prompts)
+        if out is not None:
+            check_resumed(out, self.resume)
+        ModelChoice(model, self.dtype).check_early()
 
     def load(self, model: str) -> tuple[Any, Any, list[list[int]] | None]:
         """Load the model, dense and for torch; return it, its tokenizer and the prompts as token ids, None without."""

@@ -1,5 +1,6 @@
 """The command that searches a strategy's options."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import settings_tried, status
-from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
+from specdec.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet, say_if_few
 from specdec.cli.tables import identity_lines, speed_table
 from specdec.errors import RequestError, plural
 from specdec.machine.extras import needs
@@ -50,17 +51,21 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     step, and only the settings predicted to be fastest are compared with plain decoding in full. A setting is called
     best only if its whole interval over plain decoding is above 1.
     """
-    from specdec.comparison.options import ComparisonOptions
-    from specdec.comparison.tune import Tuner, search_space
-
     with before_anything_runs():
+        if not 0 < minutes < math.inf:
+            raise RequestError(f"--minutes {minutes:g}: give more than 0, and a finite number")
         chosen = prompts.read()
-        space = dict(map(_values, option)) if option else None
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        choice.check_early(strategy, settings=options)
+        from specdec.comparison.options import ComparisonOptions
+        from specdec.comparison.tune import Tuner, search_space
+
+        space = dict(map(_values, option)) if option else None
         options |= {**choice.stages, "chat": prompts.chat}
         setting = search_space(strategy, space, minutes).first
         ComparisonOptions.make(options)
         _check_ready(plot)
+        say_if_few(chosen)
         use_threads(threads)
         loaded, tokenizer = choice.load(setting, is_logged=True)
         with status("trying the model out", is_logged=True):
@@ -68,6 +73,9 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     with settings_tried() as tell:
         tuning = tuner.run(lambda trial: tell(trial.strategy))
     _print(tuning, tokenizer)
+    if (num_used := len(tuning.comparison.prompts)) < len(chosen):
+        used = f"the comparison used {num_used} of {len(chosen)} prompts, spread evenly: more --minutes use more"
+        Console(highlight=False, markup=False).print(used, soft_wrap=True)
     if plot is not None:
         from specdec.comparison.figures.trade_off import save_trade_off
 

@@ -1,13 +1,14 @@
 """Prompt sets: the built-in prompts, or a JSON Lines file in one of the usual forms."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specdec import demo
-from specdec.errors import RequestError
+from specdec.errors import RequestError, plural
 
 _MOST_FAULTS_SHOWN = 3
 
@@ -53,6 +54,9 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
 
     Raises:
         RequestError: the file can't be read or has no prompts, or lines are invalid; the message has their numbers.
+
+    Warns:
+        UserWarning: if prompts have several turns, of which all but the first are left out.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
@@ -61,11 +65,14 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
     except UnicodeDecodeError as error:
         raise RequestError(f"prompts {path}: the file is not UTF-8 text: convert it first") from error
     found: list[EvaluationPrompt] = []
+    num_cut = 0
     faults: list[str] = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                found.append(_read(line, number, path.stem))
+                row = _row(line)
+                found.append(_read(row, number, path.stem))
+                num_cut += found[-1].is_instruction and len(row["turns"]) > 1
             except ValueError as error:
                 faults.append(f"line {number}: {error}")
     if faults:
@@ -73,6 +80,9 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
         raise RequestError(f"prompts {path}: {'; '.join(faults[:_MOST_FAULTS_SHOWN])}{more}")
     if not found:
         raise RequestError(f"prompts {path}: the file has no prompts")
+    if num_cut:
+        of_them = f"{num_cut} of {plural(len(found), 'prompt')}"
+        warnings.warn(f"prompts {path}: of {of_them}, only the first of several turns is used", stacklevel=2)
     return found
 
 
@@ -129,7 +139,7 @@ def as_messages(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
+def _row(line: str) -> dict[str, Any]:
     """Read one line; raises ValueError with the fault."""
     try:
         row = json.loads(line)
@@ -137,6 +147,11 @@ def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
         raise ValueError(f"not JSON ({error})") from error
     if not isinstance(row, dict):
         raise ValueError(f"a {type(row).__name__}, not an object")
+    return row
+
+
+def _read(row: dict[str, Any], number: int, stem: str) -> EvaluationPrompt:
+    """Return a line's prompt; raises ValueError with the fault."""
     names = [row[key] for key in ("name", "task_id", "question_id", "id") if key in row]
     name = str(names[0] if names else f"line {number}")
     return EvaluationPrompt(str(row.get("category", stem)), name, *_prompt(row))

@@ -18,12 +18,13 @@ Laws:
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdec.configuration.base import Configuration
 from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    import torch
 
 Made = TypeVar("Made")
 
@@ -71,7 +72,7 @@ class ConstraintState(ABC):
         """True if the text may end here."""
 
     @abstractmethod
-    def mask(self) -> torch.Tensor:
+    def mask(self) -> "torch.Tensor":
         """The tokens that may come next, ``(vocab,)``, bool, on the CPU; read-only.
 
         Entries of ends of text are ignored.

@@ -11,13 +11,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.errors import RequestError, in_one_line
 from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
+    import torch
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_SECONDS = 10.0  # for the compilation
@@ -241,7 +241,9 @@ class _MatcherState(ConstraintState):
     def is_accepting(self) -> bool:
         return bool(self._shared.ask(self._position, lambda matcher: matcher.is_accepting()))
 
-    def mask(self) -> torch.Tensor:
+    def mask(self) -> "torch.Tensor":
+        import torch
+
         bits = self._shared.ask(self._position, lambda matcher: matcher.compute_bitmask())
         tokens = self._shared.tokens
         allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")

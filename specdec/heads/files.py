@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, memory_ran_out
 from specdec.heads.settings import check_settings
 
 # What a value of a wrong type, or a missing or impossible one, brings up.
@@ -113,6 +113,8 @@ def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str
         try:
             loaded = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
         except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+            if said := memory_ran_out(error):
+                raise ModelError(f"{file} can't be read: {said}") from error
             reason = str(error).partition(". ")[0]  # torch's has three more sentences
             raise ModelError(
                 f"{file} is damaged or no file of tensors ({reason}): copy the head's folder again"

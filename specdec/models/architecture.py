@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from specdec.errors import ModelError, plural
 from specdec.layout import Shapes, Window
+from specdec.models.position_limit import position_limit
 from specdec.weights.layers import is_quantised
 
 # The self-test also walks shorter texts, but finds fewer mistakes in them.
@@ -111,24 +112,6 @@ def _drops_out(module: torch.nn.Module) -> bool:
     """Return True for a module in training mode that may apply dropout, unlike a single matrix."""
     is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
     return module.training and (is_dropout or any(True for _ in module.children()))
-
-
-def position_limit(config: Any) -> int | None:
-    """Return the largest number of positions that the model supports; None if its configuration has no limit.
-
-    Rotary frequencies of the kind ``longrope`` depend on the longest position of a pass, so beyond their original
-    length a token's logits depend on the rest of the pass: the limit is that length. The same is true of Doge's dynamic
-    masks beyond their ``keep_window_size``.
-    """
-    names = ("max_position_embeddings", "max_seq_len", "n_positions")
-    limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
-    rope = getattr(config, "rope_parameters", None) or {}
-    for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
-        if parameters.get("rope_type") == "longrope":
-            original = getattr(config, "original_max_position_embeddings", None)
-            limits.append(parameters.get("original_max_position_embeddings") or original or limits[0])
-    limits += [window] if (window := getattr(config, "keep_window_size", None)) else []
-    return min(limits, default=None)
 
 
 def state_kinds(config: Any) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.errors import ModelError, RequestError, nearest, plural, shortened
+from specdec.errors import ModelError, RequestError, memory_ran_out, nearest, plural, shortened
 from specdec.models.adapter_files import base_of, with_adapter
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
@@ -20,16 +20,11 @@ from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_argum
 from specdec.models.gguf_header import GgufHeader
 from specdec.models.gguf_settings import adapted_tokenizer, check_tensors
 from specdec.models.hub import HubAnswer
+from specdec.models.own_models import BUILT_IN, OWN_MODELS, own_folder
 
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
-# Names that only the command line has, where no folder has them: a name in Python is a folder's or the hub's.
-_IN_PYTHON = {
-    "demo": "specdec.demo.load() returns the built-in model and its tokenizer",
-    "smollm2": "specdec.demo.smollm2.load() returns the model and its tokenizer, and "
-    "specdec.demo.smollm2.checkpoint('float32') its folder",
-}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
@@ -57,8 +52,10 @@ class ModelSource:
             RequestError: for a device that torch doesn't have here, or an unknown dtype.
             ModelError: for a path without a model.
         """
-        source = cls(name, checked_device(device), checked_dtype(dtype))
-        return cls(checked_name(name), source.device, source.dtype)
+        device, dtype = checked_device(device), checked_dtype(dtype)
+        if name == BUILT_IN and dtype == "auto":
+            dtype = "float32"  # on CPUs as fast as the checkpoint's bfloat16, or faster
+        return cls(checked_name(name, dtype), device, dtype)
 
     @property
     def torch_device(self) -> str:
@@ -138,19 +135,22 @@ def checked_device(given: object) -> str:
     return str(device)
 
 
-def checked_name(name: str) -> str:
-    """Return a model's path or hub name, with ``~`` expanded.
+def checked_name(name: str, dtype: str = "auto") -> str:
+    """Return a model's path or hub name, with ``~`` expanded; the folder of one of ``OWN_MODELS``.
+
+    Args:
+        dtype: in which the model will be loaded; SmolLM2 has a checkpoint of its own for bfloat16.
 
     Raises:
-        ModelError: if it is empty, a name of the command line, or a path that is neither a folder nor a GGUF file that
-            can be read.
+        ModelError: if it is empty, a path that is neither a folder nor a GGUF file that can be read, or SmolLM2 hasn't
+            been fetched.
     """
     if not name:
         raise ModelError(f"the model's name is empty. {GIVE_A_MODEL}")
     name = os.path.expanduser(name)
     path = Path(name)
-    if name in _IN_PYTHON and not path.exists():
-        raise ModelError(f"can't load {name!r}: the name is for --model alone. In Python, {_IN_PYTHON[name]}")
+    if name in OWN_MODELS and not path.exists():
+        return own_folder(name, dtype)
     if is_gguf(name):
         check_gguf(name)
         return name
@@ -187,7 +187,7 @@ def load_pretrained(
     Raises:
         ModelError: with what went wrong.
     """
-    name = checked_name(name)
+    name = checked_name(name, dtype)
     hub = hub or HubAnswer.of(name)
     if (base := base_of(name, hub)) is not None:
         loaded = load_pretrained_tokenizer(name, hub) if tokenizer is None else tokenizer
@@ -206,6 +206,8 @@ def load_pretrained(
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
+        if said := memory_ran_out(error):
+            raise ModelError(f"can't load {name!r}: {said}") from error
         if is_gguf(name):
             raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "

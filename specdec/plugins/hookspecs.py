@@ -7,11 +7,11 @@ import pluggy
 from specdec.backends.base import Backend
 from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
+from specdec.plugins.names import PROJECT
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
-PROJECT = "specdec"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 

@@ -1,34 +1,23 @@
 """Plug-ins: discovery through the entry-point group ``specdec``, checks at registration, and ``"name:key=value"``."""
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Self
 
 import pluggy
 from pydantic import BaseModel
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import PluginError, in_one_line, nearest
+from specdec.errors import PluginError, in_one_line, is_out_of_memory
 from specdec.plugins import builtins, hookspecs
 from specdec.plugins.contracts import CONTRACTS, fault_of
+from specdec.plugins.names import NAME, PROJECT, merged_parts, registered, unknown
 from specdec.plugins.options import configured, name_and_options
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.weights.base import Kernel
-
-_NAME = re.compile(r"[\w.-]+")  # names allowed before the colon in "name:key=value"
-# Plug-ins in this repository, by kind and name, with the command that installs them from a copy of it.
-_INSTALLED_BY = {
-    ("backends", "openvino"): "pip install ./plugins/specdec-openvino",
-    ("proposers", "successor"): "pip install ./plugins/specdec-example",
-}
-# Names in other engines, in small letters, that are unlike the names here.
-_ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")} | {
-    ("backends", name): "hf" for name in ("torch", "pytorch", "transformers", "huggingface", "cpu")
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +70,7 @@ class Registry:
             PluginError: for an unknown hook, a wrong signature, a class that doesn't implement its contract, or a name
                 that the distribution offers twice.
         """
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(hookspecs)
         try:
             manager.register(module, name=distribution)
@@ -102,7 +91,7 @@ class Registry:
             try:
                 self._plugins += self._offered(manager, "backends", distribution)
             except Exception as error:
-                if distribution == hookspecs.PROJECT:
+                if distribution == PROJECT or is_out_of_memory(error):
                     raise
                 self.broken.append(BrokenDistribution.by(error, distribution))
 
@@ -115,7 +104,7 @@ class Registry:
 
     def _checked(self, plugin: Plugin) -> Plugin:
         where = f"plug-in {plugin.distribution}, hook specdec_{plugin.kind}, name {plugin.name!r}"
-        if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
+        if not isinstance(plugin.name, str) or not NAME.fullmatch(plugin.name):
             raise PluginError(f"{where}: a name is a string of letters, digits, '_', '-' and '.'")
         if fault := fault_of(plugin.cls, plugin.kind):
             raise PluginError(f"{where}: {fault}")
@@ -132,7 +121,7 @@ class Registry:
     def name_of(self, plugin: Plugin) -> str:
         """Return the shortest unique name: ``distribution/name`` if the name alone is a built-in's or ambiguous."""
         rivals = [other for other in self.of_kind(plugin.kind) if other.name == plugin.name]
-        is_found = plugin.distribution == hookspecs.PROJECT or rivals == [plugin]
+        is_found = plugin.distribution == PROJECT or rivals == [plugin]
         return plugin.name if is_found else plugin.full_name
 
     def find(self, kind: str, name: str) -> type:
@@ -148,31 +137,10 @@ class Registry:
             return found.cls
         if several := [plugin.full_name for plugin in plugins if plugin.name == name]:
             raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: use {' or '.join(several)}")
-        raise PluginError(self._unknown(kind, name, names))
-
-    def _unknown(self, kind: str, name: str, names: Collection[str]) -> str:
-        """Return the message about an unknown name: what was probably meant, and the names of its kind."""
-        if not name:
-            return f"the {kind[:-1]}'s name is empty; installed: {', '.join(sorted(names))}{self.faults()}"
-        known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
-        near = nearest(_ELSEWHERE.get((kind, name.casefold()), name), known, most=3)
-        hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
-        start = _NAME.match(name)
-        if start is not None and start[0] != name and start[0] in names:
-            hint = f"options follow a colon, {start[0]}:{name[start.end() :].strip(' ,;()[]')}; "
-        hint += "".join(self._how_to_install(kind, each) for each in near if each not in names)
-        hint += "".join(f"there is a {other} of that name; " for other in self._kinds_of(name))
-        return f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{self.faults()}"
-
-    def _how_to_install(self, kind: str, name: str) -> str:
-        command = _INSTALLED_BY[kind, name]
-        if any(command.endswith(f"/{fault.distribution}") for fault in self.broken):
-            return ""
-        return f"{name} is a plug-in that isn't installed: {command}, in a copy of specdec's repository; "
-
-    def _kinds_of(self, name: str) -> list[str]:
-        """Return the kinds of plug-in with this name, except backends, whose libraries take seconds to import."""
-        return [plugin.kind[:-1] for plugin in self._plugins if plugin.name == name]
+        # Backends aren't searched, as their libraries take seconds to import.
+        kinds = [plugin.kind for plugin in self._plugins if plugin.name == name]
+        broken = [fault.distribution for fault in self.broken]
+        raise PluginError(unknown(kind, name, names, kinds, broken, self.faults()))
 
     def faults(self) -> str:
         """Return a further line of an error message for each broken distribution, which may be the reason."""
@@ -195,7 +163,8 @@ class Registry:
         if not isinstance(given, str):
             example = self.of_kind(kind)[0].name
             raise PluginError(f"{kind[:-1]}={given!r}: give a {contract.__name__} or a string such as {example!r}")
-        parts = self._parts(given) if kind == "proposers" else [given]
+        names = {plugin.name for plugin in self.of_kind("proposers")} if kind == "proposers" else set()
+        parts = merged_parts(given, names) if names else [given]
         if len(parts) > 1:
             return MergedProposer([source for part in parts for source in _sources(self.make(kind, part))])
         cls = self.find(kind, name_and_options(given)[0])
@@ -216,18 +185,6 @@ class Registry:
         assert issubclass(cls, Backend), "checked when it registered"
         return cls, configured(cls.Options, "backends", given)
 
-    def _parts(self, given: str) -> list[str]:
-        """Split a string of proposers joined by ``+``; a part that isn't a name belongs to an option's value."""
-        names = {plugin.name for plugin in self.of_kind("proposers")}
-        first, *others = given.split("+")
-        parts = [first]
-        for part in others:
-            if ":" not in parts[-1] or name_and_options(part)[0] in names:
-                parts.append(part)
-            else:
-                parts[-1] += f"+{part}"
-        return parts
-
 
 def _sources(proposer: Proposer) -> Sequence[Proposer]:
     """Return the parts of a proposer that is itself a merge, or the proposer alone."""
@@ -242,11 +199,13 @@ def load_plugins() -> Registry:
     """
     registry = Registry()
     registry.register(builtins, "specdec")
-    for entry_point in entry_points(group=hookspecs.PROJECT):
+    for entry_point in registered():
         distribution = _distribution(entry_point)
         try:
             registry.register(entry_point.load(), distribution)
         except Exception as error:  # a third party's import must not stop the others
+            if is_out_of_memory(error):
+                raise
             registry.broken.append(BrokenDistribution.by(error, distribution))
     return registry
 

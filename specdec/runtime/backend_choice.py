@@ -1,16 +1,18 @@
 """Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
+from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
 from specdec.layout import Compiler
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
 from specdec.models.loading import ModelSource, load_pretrained
+from specdec.models.own_models import NAME, is_smollm2, reading
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import Plugin, Registry
@@ -113,9 +115,21 @@ def read_model(
         PluginError: for an unknown backend, or refused options.
         ModelError: if the model can't be read, with the reason.
     """
+    is_own = is_smollm2(source.name)
+    with reading(source.name) if is_own else nullcontext():
+        opened = _read(registry, backend, source, tokenizer, why, failed)
+    if is_own:
+        with suppress(AttributeError):  # of a backend's own
+            opened.model.name_or_path = NAME  # rather than where its cache is
+    return _remarked(source, opened)
+
+
+def _read(
+    registry: Registry, backend: str, source: ModelSource, tokenizer: Any | None, why: str, failed: Mapping[str, str]
+) -> Opened:
     if backend != "auto":
         cls, options = registry.backend(backend)
-        return _remarked(source, Opened(*cls.read(source, tokenizer, options)))
+        return Opened(*cls.read(source, tokenizer, options))
     source = source.with_hub_answer()  # refuses a wrong hub name first
     reasons, has_failed = dict[str, str](), bool(failed)
     for plugin in preferred(registry):
@@ -124,17 +138,17 @@ def read_model(
         if not reasons[name]:
             try:
                 cls, options = registry.backend(name)
-                return _remarked(source, Opened(*cls.read(source, tokenizer, options), engine=name))
+                return Opened(*cls.read(source, tokenizer, options), engine=name)
             except Exception as error:  # a third party's code; torch is tried next
                 reasons[name], has_failed = why_failed(error), True
     try:
         loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
     except ModelError as error:
         others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason not in str(error))
-        if not others:
+        if not others or memory_ran_out(error):
             raise
         raise ModelError(f"{error}. Backends passed over before torch: {others}") from error
-    return _remarked(source, Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed))
+    return Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed)
 
 
 def _remarked(source: ModelSource, opened: Opened) -> Opened:

@@ -10,9 +10,8 @@ from specdec.models.architecture import attention_kinds, name_of, state_kinds
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.checkpoint import FILE, remove_checkpoint
 from specdec.training.consistency_training import ConsistencyTraining
-from specdec.training.disk import prepare_folder, writing_to
+from specdec.training.disk import TEXT, prepare_folder, writing_to
 from specdec.training.memory import within_memory
-from specdec.training.own_text import FILE as TEXT
 from specdec.training.own_text import OwnText
 from specdec.training.place import Place, check_folder
 from specdec.training.progress import Plan, TrainingPlan, Watch, rounded

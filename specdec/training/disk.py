@@ -9,9 +9,23 @@ from safetensors import SafetensorError
 
 from specdec.errors import RequestError
 
+TEXT = "text.npz"
 PART = ".specdec-part-"  # begins the names of unfinished files
 # Those after the first are replace_file's.
 _LEFTOVERS = f"{PART}*", ".text.npz.*.part", ".text.json.*.part", ".training.json.*.part"
+
+
+def check_resumed(folder: Path, is_resumed: bool) -> None:
+    """Refuse a folder with text of an earlier run that isn't resumed, or without any that is.
+
+    Raises:
+        RequestError: with the remedy.
+    """
+    has_text = (folder / TEXT).exists()
+    if is_resumed and not has_text:
+        raise RequestError(f"{folder} has no text of an earlier run to resume: leave out --resume")
+    if has_text and not is_resumed:
+        raise RequestError(f"{folder} has text of an earlier run: resume it (--resume), or give another folder")
 
 
 @contextmanager

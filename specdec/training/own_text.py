@@ -13,7 +13,7 @@ from specdec.errors import ModelError, RequestError
 from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
 from specdec.sampling.randomness import seed_of_sample
-from specdec.training.disk import writing_to
+from specdec.training.disk import TEXT, check_resumed, writing_to
 from specdec.training.faster_copy import faster_copy
 from specdec.training.memory import MemoryExhaustedError, within_memory
 from specdec.training.place import Place, differences, run_identity
@@ -23,7 +23,6 @@ from specdec.training.script import Script
 from specdec.training.settings import OwnTextSettings, RolloutSettings
 from specdec.training.text import Text
 
-FILE = "text.npz"
 _MEASURED_SECONDS = 5.0
 _SECONDS_PER_SAVE, _FEWEST_SAVES = 120.0, 6
 _ROWS, _ROWS_ON_GPU = 128, 4096
@@ -59,16 +58,13 @@ class OwnText:
 
     def __init__(self, place: Place, model: Any, script: Script, settings: OwnTextSettings, is_resumed: bool) -> None:
         folder, self.model, self.script, self.settings = place.folder, model, script, settings
-        self.path, self._facts = folder / FILE, folder / "text.json"
+        self.path, self._facts = folder / TEXT, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
         self.text, self.seconds, self.num_at_begin = Text.of([], []), 0.0, 0
         self._other = dict[str, Any]()  # facts of an unfinished run that isn't this one
-        if not self.path.exists():
-            if is_resumed:
-                raise RequestError(f"{folder} has no text of an earlier run to resume: leave out --resume")
-            return
+        check_resumed(folder, is_resumed)
         if not is_resumed:
-            raise RequestError(f"{folder} has text of an earlier run: resume it (--resume), or give another folder")
+            return
         facts = self._read_facts()
         if facts.get("model") != place.digest:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")

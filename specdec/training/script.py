@@ -66,4 +66,8 @@ class Script:
         """The text that the target writes, as the end of a sentence about it."""
         if self.bridge:
             return "instructions, by the open user turn of its chat template, and answers to them"
-        return "answers to the given prompts" if any(self.openings) else "free text, as there is no chat template"
+        return (
+            "answers to the given prompts"
+            if any(self.openings)
+            else "free text, as there is no chat template with an open user turn"
+        )

@@ -1,5 +1,6 @@
 """The text of a run in packed rows: to train on, and held out for evaluations."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,9 @@ class SplitText:
 
         Raises:
             ModelError: too little text.
+
+        Warns:
+            UserWarning: if documents are left out.
         """
         shuffle, length = np.random.default_rng(settings.seed), settings.row_length
         indices = np.arange(len(text))
@@ -53,4 +57,7 @@ class SplitText:
                 f"{left_out if is_long.any() else ''}, too little to train on: allow more minutes, or give "
                 f"{'shorter ' if is_long.any() else ''}prompts that it answers (--prompts)"
             )
+        if is_long.any():
+            of_them = f"{is_long.sum()} of {plural(len(text), 'written text')}"
+            warnings.warn(f"{of_them} left out: their prompts have {length} tokens or more", stacklevel=2)
         return cls(rows, held_out, held_out_rows)

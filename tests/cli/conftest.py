@@ -1,6 +1,7 @@
 """The command line in this process, with the built-in model loaded once."""
 
 import io
+import re
 import sys
 from typing import Any
 
@@ -17,7 +18,18 @@ def _loaded_once(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(name="run")
-def _run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def _run(printed: Any) -> Any:
+    """A command: exit code, standard output, standard error without the line about the default model."""
+
+    def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        code, out, err = printed(*arguments, stdin=stdin)
+        return code, out, re.sub(r"(\x1b\[2m)?model: the built-in toy .*\n", "", err)
+
+    return run
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """A command: exit code, standard output, standard error."""
 
     def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:

@@ -38,7 +38,7 @@ def test_audit_says_of_each_prompt_that_it_is_identical(run: Any) -> None:
 
 
 def test_a_defect_is_told_with_both_tokens_and_ends_with_1(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [FakeEntryPoint("odd", lambda: _Plugin)])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [FakeEntryPoint("odd", lambda: _Plugin)])
     code, out, _ = run("audit", *FEW, "--verifier", "off_by_one")
     assert code == 1
     assert ": defect at new token 0: '" in out

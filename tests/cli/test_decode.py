@@ -1,5 +1,6 @@
 """The command line: what goes to which stream, and with which exit code it ends."""
 
+import errno
 import io
 import json
 import re
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from safetensors import SafetensorError
 
-from specdec import Generator, Proposer, Result, hookimpl
+from specdec import Generator, ModelError, Proposer, Result, hookimpl
 from specdec.cli.decode import print_stream
 from specdec.decoding.result import Chunk
 from specdec.decoding.stats import Stats
@@ -64,7 +66,7 @@ def test_plugins_reports_a_broken_distribution_on_standard_error(
     run: Any, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
 ) -> None:
     broken = FakeEntryPoint("their-dist", lambda: 1 // 0)
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [broken])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [broken])
     code, out, err = run("plugins", *as_json)
     assert (code, err) == (0, "broken: their-dist: ZeroDivisionError: integer division or modulo by zero\n")
     assert "their-dist" not in out
@@ -92,7 +94,7 @@ def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_o
     monkeypatch.setenv("COLUMNS", "200")
     modules = {"a-dist": offering("mine"), "b-dist": offering("mine", "jacobi", "other"), "c-dist": offering("mine")}
     entry_points = [FakeEntryPoint(name, partial(modules.get, name)) for name in modules]
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: entry_points)
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: entry_points)
     code, out, err = run("plugins", *as_json)
     lines = [line for line in out.splitlines() if not line.startswith(" ")]
     listed = [json.loads(line)["name"] if as_json else line.split()[1] for line in lines]
@@ -130,7 +132,7 @@ def test_every_command_mentions_broken_distributions_where_a_name_is_not_found(
     run: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     broken = [FakeEntryPoint("their-dist", lambda: 1 // 0), FakeEntryPoint("other-dist", lambda: {}["key"])]
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: broken)
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: broken)
     code, out, err = run(*arguments)
     first, *lines = err.splitlines()
     assert (code, out) == (2, "")
@@ -312,7 +314,7 @@ def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, mo
         (("generate", PROMPT, "--stop", ""), "error: settings refused: stop contains an empty string"),
         (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': there is no such"),
         (("generate", PROMPT, "--max-new-tokens", "100000"), "error: the prompt has "),
-        (("generate", PROMPT, "--max-new-tokens", "0"), "error: settings refused: max_new_tokens=0"),
+        (("generate", PROMPT, "--max-new-tokens", "0"), "error: --max-new-tokens '0': it must be at least 1"),
         (("generate", PROMPT, "--model", ""), "error: the model's name is empty. Give a folder"),
         (("generate", "\udcff"), "error: the argument is not UTF-8 text"),
     ],
@@ -342,6 +344,11 @@ def test_an_output_that_cannot_be_written_is_one_line(run: Any, monkeypatch: pyt
     [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "RuntimeError: DefaultCPUAllocator: can't"),
         (MemoryError(), "MemoryError): free memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "OSError: [Errno 12] Cannot allocate memory): free memory"),
+        (SafetensorError("Cannot allocate memory (os error 12)"), "SafetensorError: Cannot allocate memory"),
+        (ImportError("failed to map segment: Cannot allocate memory"), "ImportError: failed to map"),
+        (RuntimeError("can't start new thread"), "RuntimeError: can't start new thread): free memory"),
+        (RuntimeError("Failed to allocate 3538944 bytes of memory"), "RuntimeError: Failed to allocate 3538944 bytes"),
     ],
 )
 def test_memory_that_runs_out_is_one_line_with_the_remedy(
@@ -351,12 +358,41 @@ def test_memory_that_runs_out_is_one_line_with_the_remedy(
         monkeypatch.setattr("specdec.cli.Console", full)  # for which there is no memory either
         raise error
 
-    monkeypatch.setattr(Generator, "generate", full)
-    monkeypatch.setattr(Generator, "stream", full)
-    code, _, err = run("generate", PROMPT)
-    assert code == 1
-    assert f"error: memory ran out ({shown}" in err
-    assert "--dtype bfloat16" in err
+    def refused(*_: object, **__: object) -> None:
+        try:
+            full()
+        except Exception as fault:
+            raise ModelError("the file is damaged") from fault
+
+    for name, failing in (("stream", full), ("stream", refused), ("__init__", refused)):
+        with monkeypatch.context() as patched:
+            patched.setattr(Generator, name, failing)
+            code, _, err = run("generate", PROMPT)
+        assert code == 1
+        assert f"error: memory ran out ({shown}" in err
+        assert "--dtype bfloat16" in err
+        assert "damaged" not in err
+
+
+def test_a_process_with_little_memory_says_so_in_one_line() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _WITH_LITTLE_MEMORY, "generate", PROMPT, "--model", "demo"],
+        capture_output=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(
+        r"error: memory ran out \([^\n]*\): free memory, or use --dtype bfloat16 [^\n]*\n", ended.stderr
+    )
+
+
+_WITH_LITTLE_MEMORY = """
+import resource
+import specdec.generator, transformers.models.llama.modeling_llama
+from specdec.cli import main
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
+main()
+"""
 
 
 @pytest.mark.parametrize(

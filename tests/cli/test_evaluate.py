@@ -161,7 +161,7 @@ def specdec_verifiers() -> dict[str, type[Verifier]]:
 
 def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, monkeypatch: Any) -> None:
     entry = FakeEntryPoint("wrong", lambda: SimpleNamespace(specdec_verifiers=specdec_verifiers))
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [entry])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])
     code, out, _ = run("compare", "jacobi", "--verifier", "wrong", *FEW, "--category", "arithmetic")
     assert code == 1
     assert " of 2 texts " in out
@@ -192,7 +192,7 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
         (("tune", "jacobi", "--plot", "/tmp/x.gif"), "ends in .svg or .png"),
         (("report", "{broken}", "{broken}"), "a run file is listed twice"),
         (("compare", "jacobi", "--seed", "-1"), "seed"),
-        (("tune", "jacobi", "--minutes", "inf"), "and finite"),
+        (("tune", "jacobi", "--minutes", "inf"), "and a finite"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, arguments: Any, fault: str) -> None:
@@ -204,3 +204,26 @@ def test_wrong_usage_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, argum
     assert (code, out) == (2, "")
     assert fault in err
     assert len([line for line in err.splitlines() if line not in {"loading demo", "trying the model out"}]) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", "jacobi", "--repeats", "1"),
+        ("tune", "jacobi", "--option", "n=2", "--minutes", "0.001"),
+    ],
+)
+def test_too_few_prompts_for_an_interval_are_said_before_anything_is_measured(run: Any, command: Any) -> None:
+    few = "prompts: fewer than 6 give no interval, so nothing will be called faster; --prompts, --category and "
+    given = *command, "--max-new-tokens", "2", "--numerics", "fast", "--model", "demo"
+    _, _, err = run(*given, "--per-category", "1")
+    assert err.startswith(f"4 {few}")
+    assert err.index(few) < err.index("loading demo")
+    assert few not in run(*given, "--category", "code")[2]
+
+
+def test_a_search_says_how_many_prompts_its_comparison_used(run: Any) -> None:
+    given = "tune", "jacobi", "--option", "n=2", "--minutes", "0.001", "--max-new-tokens", "2", "--model", "demo"
+    _, out, _ = run(*given, "--numerics", "fast")
+    assert "the comparison used 6 of 24 prompts, spread evenly: more --minutes use more\n" in out
+    assert "the comparison used" not in run(*given, "--numerics", "fast", "--category", "code")[1]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from specdec.backends import base
-from specdec.demo import smollm2 as real
 
 COMMANDS = {
     "generate": ("Hello",),
@@ -32,7 +31,10 @@ def test_the_real_model_that_was_not_fetched_is_one_line_with_the_remedy(
 
 
 def test_the_real_model_answers_a_chat_by_name(
-    run: Any, smollm2: Callable[[str], tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    run: Any,
+    smollm2: Callable[[str], tuple[Any, Any]],
+    smollm2_in_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
 
@@ -47,4 +49,57 @@ def test_the_real_model_answers_a_chat_by_name(
     )
     assert code == 0
     assert "Paris" in out
-    assert asked == [(str(real.checkpoint("bfloat16")), "bfloat16")]
+    assert asked == [(str(smollm2_in_cache / "bfloat16"), "bfloat16")]
+
+
+CHOOSE = "--model chooses another: a folder, hub name or GGUF file"
+TOY = f"model: the built-in toy of 7 million parameters, which answers no questions; {CHOOSE} ("
+REAL = f"model: SmolLM2-135M-Instruct; {CHOOSE}\n"
+AS_CHAT = "the prompt is sent as a chat message; --no-chat continues it as text\n"
+FEW = {
+    "compare": ("--max-new-tokens", "2", "--repeats", "1", "--per-category", "1", "--numerics", "fast"),
+    "tune": ("--max-new-tokens", "2", "--minutes", "0.001", "--per-category", "1", "--numerics", "fast"),
+    "audit": ("--max-new-tokens", "2", "--per-category", "1"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_a_model_says_which_it_uses_and_how_to_choose_another(printed: Any, command: str) -> None:
+    given = *COMMANDS[command], *FEW.get(command, ("--max-new-tokens", "4")), "--backend", "hf"
+    code, out, err = printed(command, *given)
+    assert code == 0
+    assert err.count(TOY) == 1
+    assert AS_CHAT not in err
+    assert TOY not in out
+    assert "model:" not in printed(command, *given, "--model", "demo")[2]
+
+
+@pytest.mark.usefixtures("copy_as_smollm2")
+@pytest.mark.parametrize("command", ["generate", "trace", "race", "mask"])
+def test_smollm2_is_the_default_model_once_it_was_fetched_and_answers_questions(printed: Any, command: str) -> None:
+    given = *COMMANDS[command], "--max-new-tokens", "4", "--backend", "hf", "--dtype", "float32"
+    asks = command in {"generate", "trace"}  # the others continue their own prompt
+
+    def decoded(*options: str) -> tuple[int, str, str]:
+        code, out, err = printed(command, *given, *options)
+        return code, out if command == "generate" else out.partition(" tokens per second")[0].rpartition("\n")[0], err
+
+    code, out, err = decoded()
+    assert (code, err.count(REAL), err.count(AS_CHAT)) == (0, 1, asks)
+    code, text, err = decoded("--no-chat")
+    assert (code, err.count(REAL), err.count(AS_CHAT)) == (0, 1, 0)
+    assert (text != out) or not asks
+    code, named, err = decoded("--model", "smollm2")
+    assert REAL not in err
+    if asks:
+        assert named == text
+        assert decoded("--model", "smollm2", "--chat")[1] == out
+
+
+@pytest.mark.usefixtures("copy_as_smollm2")
+def test_an_index_is_made_with_the_tokenizer_of_the_default_model(printed: Any, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("a text")
+    for given, line in ((), REAL), (("--model", "demo"), ""):
+        output = tmp_path / f"{len(given)}.index"
+        code, _, err = printed("index", str(tmp_path / "corpus.txt"), "--output", str(output), *given)
+        assert (code, err) == (0, line)

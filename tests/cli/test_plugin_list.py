@@ -52,7 +52,7 @@ def specdec_proposers() -> dict[str, type[Proposer]]:
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     entry = FakeEntryPoint("their-dist", lambda: SimpleNamespace(specdec_proposers=specdec_proposers))
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [entry])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])
 
 
 def listed(out: str) -> dict[str, list[str]]:

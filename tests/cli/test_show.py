@@ -143,7 +143,7 @@ def test_race_says_where_texts_differ_and_exits_with_1(run: Any, monkeypatch: py
         (("trace", ""), "the prompt is empty"),
         (("trace", PROMPT, "--proposer", "lookahead:N=1"), "options of proposer 'lookahead' refused: N=1"),
         (("trace", PROMPT, "--json", "/dev/full", "--max-new-tokens", "2"), "/dev/full can't be written"),
-        (("trace", PROMPT, "--temperature", "-1"), "settings refused: temperature"),
+        (("trace", PROMPT, "--temperature", "-1"), "--temperature '-1': it must be at least 0"),
         (("trace", PROMPT, "--max-new-tokens", "1000000"), "the prompt has "),
         (("race", "jacobi", "jacobi:n=3", "--prompt", ""), "the prompt is empty"),
         (("race", "jacobi", "jacobi:n=3", "--max-new-tokens", "1000000"), "the prompt has "),

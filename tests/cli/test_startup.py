@@ -1,11 +1,18 @@
 """The imports of a command before it knows that there is something to do."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from specdec import PluginError, RequestError, demo
 from specdec.cli import app
+from specdec.cli.early_checks import check_length, check_stages
+from specdec.plugins.registry import load_plugins
+from tests.support.entry_points import FakeEntryPoint
 from tests.support.fresh_process import modelling, run_commands
+
+FOLDER = str(Path(demo.__file__).parent / "model")
 
 SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "matplotlib", "scipy"}
 COMMANDS = [
@@ -53,14 +60,14 @@ MISSPELT = [
     (["generate", PROMPT, "--dtype", "int4"], "dtype='int4'"),
     (["generate", PROMPT, "--device", "abacus"], "device='abacus'"),
     (["generate", PROMPT, "--model", "/no/such/model"], "there is no such folder"),
-    (["demo", "--max-new-tokens", "0"], "--max-new-tokens 0: it must be at least 1"),
+    (["demo", "--max-new-tokens", "0"], "--max-new-tokens '0': it must be at least 1"),
     (["demo", "--model", "/no/such/model"], "there is no such folder"),
     (["compare", "lookahed"], "did you mean lookahead?"),
     (["compare", "jacobi", "medusa:head=/no/such/head"], "there is no folder /no/such/head"),
     (["compare", "jacobi", "--verifier", "mach"], "did you mean match?"),
     (["compare", "jacobi", "--temperature", "-1"], "temperature=-1"),
     (["compare", "jacobi", "--numerics", "good"], "numerics='good'"),
-    (["compare", "jacobi", "--repeats", "0"], "repeats=0"),
+    (["compare", "jacobi", "--repeats", "0"], "--repeats '0': it must be at least 1"),
     (["compare", "jacobi", "--prompts", "no/such.jsonl"], "No such file"),
     (["compare", "jacobi", "--report", "no/such/report.html"], "can't be written"),
     (["compare", "jacobi", "--run", "no/such/runs.jsonl"], "can't be written"),
@@ -68,16 +75,16 @@ MISSPELT = [
     (["compare", "jacobi", "--temperature", "0", "--temperature", "-1"], "temperature=-1"),
     (["tune", "lookahed"], "did you mean lookahead?"),
     (["tune", "jacobi", "--option", "m=1,2"], "unknown name 'm'"),
-    (["tune", "jacobi", "--minutes", "0"], "minutes=0.0"),
+    (["tune", "jacobi", "--minutes", "0"], "--minutes 0: give more than 0"),
     (["tune", "jacobi", "--numerics", "good"], "numerics='good'"),
-    (["tune", "jacobi", "--temperature", "-1"], "temperature=-1"),
+    (["tune", "jacobi", "--temperature", "-1"], "--temperature '-1': it must be"),
     (["audit", "--proposer", "datastore:path=/no/such.index"], "/no/such.index can't be read"),
     (["audit", "--proposer", "lookahed"], "did you mean lookahead?"),
     (["audit", "--verifier", "mach"], "did you mean match?"),
     (["audit", "--numerics", "good"], "numerics='good'"),
-    (["audit", "--temperature", "-1"], "temperature=-1"),
+    (["audit", "--temperature", "-1"], "--temperature '-1': it must be"),
     (["mask", "--proposer", "lookahed"], "did you mean lookahead?"),
-    (["mask", "--max-new-tokens", "0"], "max_new_tokens=0"),
+    (["mask", "--max-new-tokens", "0"], "--max-new-tokens '0': it must be"),
     (["trace", PROMPT, "--proposer", "lookahed"], "did you mean lookahead?"),
     (["trace", PROMPT, "--html", "no/such/trace.html"], "can't be written"),
     (["race", "jacobi", "draft_model:model=/no/such/model"], "there is no such folder"),
@@ -100,3 +107,91 @@ def test_what_is_misspelt_is_refused_before_a_model_s_code_is_imported_and_every
     assert "torch" in ended[-1].modules  # or it would prove nothing
     entries = map(json.loads, listed.out.splitlines())
     assert {"hf", "static", "toy"} <= {entry["name"] for entry in entries if entry["kind"] == "backends"}
+
+
+LONG = "word " * 6000
+# What a command refuses without torch, which takes a second to import and would be wasted.
+AT_ONCE = [
+    *(
+        ([command, *rest, "--max-new-tokens", "-5"], "--max-new-tokens '-5': it must be at least 1")
+        for command, rest in (
+            ("generate", ["x"]), ("chat", []), ("compare", ["auto"]), ("tune", ["auto"]), ("audit", []), ("mask", []),
+            ("trace", []), ("race", ["auto", "suffix"]), ("demo", []), ("bench-serve", ["http://localhost"]),
+        )
+    ),
+    *((command, "unknown proposer 'sufix': did you mean suffix? installed: auto, autoregressive, ") for command in (
+        ["generate", "x", "--proposer", "sufix"], ["generate", "x", "--proposer", "auto+sufix:depth=2"],
+        ["chat", "--proposer", "sufix"], ["serve", "--proposer", "sufix"], ["serve", "--offer", "drafts=sufix"],
+        ["compare", "auto", "mine=sufix"], ["tune", "sufix"], ["audit", "--proposer", "sufix"],
+        ["mask", "--proposer", "sufix"], ["trace", "--proposer", "sufix"], ["race", "auto", "sufix"],
+    )),
+    *((command, "there is no folder /no/head: give the folder of a head") for command in (
+        ["generate", "x", "--proposer", "auto+medusa:top_k=3,head=/no/head"],
+        ["chat", "--proposer", "eagle3:head=/no/head"], ["compare", "eagle:head=/no/head"],
+        ["serve", "--offer", "drafts=p_eagle:head=/no/head"],
+    )),
+    *((command, "can't load '/no/model': there is no such folder") for command in (
+        ["generate", "x", "--model", "/no/model"], ["generate", "x", "--proposer", "draft_model:model=/no/model"],
+        ["chat", "--model", "/no/model"], ["serve", "--model", "/no/model"], ["prepare", "--model", "/no/model"],
+        ["compare", "auto", "--model", "/no/model"], ["tune", "auto", "--model", "/no/model"],
+        ["train", "head", "--model", "/no/model"],
+        ["train", "consistency", "--model", "/no/model", "--out", "/no/such"],
+    )),
+    *((command, "no/file can't be read: No such file") for command in (
+        ["chat", "--load", "no/file"], ["generate", "--file", "no/file"], ["compare", "auto", "--prompts", "no/file"],
+        ["train", "head", "--model", "demo", "--prompts", "no/file"],
+        ["bench-serve", "http://x", "--prompts", "no/file"],
+    )),
+    (["index", "no/file"], "no/file doesn't exist"),
+    (["index", "tests/conftest.py", "--model", "/no/model"], "there is no such folder"),
+    (["generate", "x", "--proposer", "datastore:path=no/file"], "the index no/file can't be read"),
+    (["train", "head", "--model", "demo", "--out", "/no/such", "--resume"], "/no/such has no text of an earlier run"),
+    (["generate", LONG, "--model", "demo"], "but the model supports 8448 positions: shorten one of them"),
+    (["trace", LONG, "--model", "demo"], "but the model supports 8448 positions: shorten one of them"),
+    (["race", "auto", "suffix", "--prompt", LONG, "--model", "demo"], "but the model supports 8448 positions"),
+    (["generate", "x", "--verifier", "mach"], "unknown verifier 'mach': did you mean match?"),
+    (["generate", "x", "--backend", "torch"], "unknown backend 'torch': did you mean hf?"),
+    (["generate", "x", "--weights", "int9"], "weights='int9': it must be one of auto, packed, stock, fb"),
+    (["generate", "x", "--numerics", "good"], "numerics='good'"),
+    (["generate", "x", "--dtype", "int4"], "dtype='int4'"),
+    (["generate", "x", "--top-k", "5"], "top_k needs sampling"),
+]  # fmt: skip
+
+
+def test_a_mistake_is_refused_before_torch_is_imported() -> None:
+    ended = run_commands([command for command, _ in AT_ONCE])
+    assert [
+        (command, end.code, end.err)
+        for (command, fault), end in zip(AT_ONCE, ended, strict=True)
+        if end.code != 2 or end.out or fault not in end.err or end.err.count("\n") != 1
+    ] == []
+    first = next((command for (command, _), end in zip(AT_ONCE, ended, strict=True) if "torch" in end.modules), None)
+    assert first is None, f"{first} imported torch"
+
+
+@pytest.mark.parametrize("given", ["sufix", "ngram", "", "match", "auto(head=1)", "succesor", "auto+sufix"])
+def test_an_unknown_name_is_answered_alike_before_and_after_the_plug_ins_are_imported(given: str) -> None:
+    with pytest.raises(PluginError) as early:
+        check_stages([given], "match", "auto", "auto", "auto", {})
+    with pytest.raises(PluginError) as late:
+        load_plugins().make("proposers", given)
+    assert str(early.value) == str(late.value)
+
+
+def test_a_name_is_left_to_plug_ins_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = FakeEntryPoint("other", lambda: None)
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])
+    check_stages(["sufix"], "mach", "auto", "int9", "auto", {})
+
+
+def test_a_text_that_fits_is_not_refused_whatever_its_bytes_or_its_model_s_folder_has(tmp_path: Path) -> None:
+    text = "word " * 4000  # 20,000 bytes, of which the model has 8448 positions
+    num_tokens = len(demo.load()[1].encode(text, add_special_tokens=False))
+    assert num_tokens < 8448
+    check_length(FOLDER, [text], 8448 - num_tokens)
+    with pytest.raises(RequestError, match="would bring it to 8449, but the model supports 8448 positions"):
+        check_length(FOLDER, ["short", text], 8449 - num_tokens)
+    for config in (None, "[", "[]", "{}"):
+        if config is not None:
+            (tmp_path / "config.json").write_text(config)
+        check_length(str(tmp_path), [LONG], 64)

@@ -27,7 +27,9 @@ def test_each_form_is_read(tmp_path: Path) -> None:
         {"question_id": 81, "category": "writing", "turns": ["first turn", "second turn"]},
         {"task_id": "HumanEval/0", "prompt": "def f():", "canonical_solution": "", "test": "", "entry_point": "f"},
     )
-    assert load_prompts(path) == [
+    with pytest.warns(UserWarning, match=r"of 1 of 5 prompts, only the first of several turns is used$"):
+        read = load_prompts(path)
+    assert read == [
         EvaluationPrompt("qa", "first", "text"),
         EvaluationPrompt("set", "line 2", [1, 2, 3]),
         EvaluationPrompt("set", "7", MESSAGES),

@@ -1,6 +1,5 @@
 """Loading by name: of a hub the cache serves without a network, GGUF files load, and what isn't there is said."""
 
-import pkgutil
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import transformers
 from huggingface_hub import ModelInfo
 from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from specdec import Generator, ModelError
+from specdec import Generator, ModelError, demo
 from specdec.models import gguf_file
 from specdec.models.checkpoint_files import remedy_for_files
 from specdec.models.hub import HubAnswer
@@ -57,20 +56,39 @@ def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: l
 
 
 @pytest.mark.parametrize("load", [Generator, load_pretrained, load_pretrained_tokenizer])
-@pytest.mark.parametrize("name", ["demo", "smollm2"])
-def test_a_name_of_the_command_line_is_answered_with_functions_that_exist_and_a_folder_goes_before_it(
-    load: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_goes_before_one_of_the_names(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match="the name is for --model alone") as caught:
-        load(name)
-    answers = re.findall(r"specdec\.([\w.]+)\(", str(caught.value).partition(". In Python, ")[2])
-    assert answers
-    assert all(callable(pkgutil.resolve_name(f"specdec.{answer}")) for answer in answers)
-    (tmp_path / name).mkdir()
-    with pytest.raises(ModelError, match="has no"):
-        load(name)
+    with pytest.raises(ModelError, match=r"^smollm2 has not been fetched: run `make real-model`"):
+        load("smollm2")
+    load("demo")
+    for name in ("demo", "smollm2"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(ModelError, match="has no"):
+            load(name)
+
+
+def test_the_names_of_the_command_line_are_models_in_python(
+    built_in: tuple[Any, Any], copy_as_smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
+    expected = Generator(*built_in, backend="hf").generate("# heapq", max_new_tokens=6)
+    for name, called in (("demo", str(Path(demo.__file__).parent / "model")), ("smollm2", "SmolLM2-135M-Instruct")):
+        with Generator(name, dtype="float32", backend="hf") as generator:
+            assert generator.generate("# heapq", max_new_tokens=6).token_ids == expected.token_ids
+            assert generator.model.name_or_path == called
+            assert generator.model.dtype == torch.float32
+    with Generator("demo", backend="hf") as generator:
+        assert generator.model.dtype == torch.float32, "as demo.load and the command line load it"
+        drafts = generator.generate("# heapq", max_new_tokens=6, proposer="draft_model:model=smollm2")
+        assert drafts.token_ids == expected.token_ids
+    assert Generator("smollm2", dtype="bfloat16", backend="hf").model.dtype == torch.bfloat16
+
+
+def test_a_damaged_copy_of_smollm2_is_answered_with_how_to_fetch_it_again(copy_as_smollm2: Path) -> None:
+    (copy_as_smollm2 / "float32" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"^the copy of smollm2 in .* can't be read \(.*If it is damaged, run `make"):
+        Generator("smollm2", dtype="float32")
 
 
 @pytest.mark.usefixtures("unreachable")

@@ -118,7 +118,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *entry_points: FakeEntryPoint) ->
     def found(group: str) -> list[FakeEntryPoint]:
         return list(entry_points) if group == "specdec" else []
 
-    monkeypatch.setattr("specdec.plugins.registry.entry_points", found)
+    monkeypatch.setattr("specdec.plugins.names.entry_points", found)
     return load_plugins()
 
 

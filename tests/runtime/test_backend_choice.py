@@ -91,7 +91,7 @@ def test_a_path_object_is_a_name_as_well(install: Install, folder: str) -> None:
 
 
 def test_without_an_engine_nothing_is_said(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: [])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [])
     result = quietly(folder).generate(PROMPT, **SETTINGS)
     assert list(result.token_ids) == plain(folder)
     assert not [note for note in result.notes if "decoding with" in note]

@@ -79,8 +79,8 @@ def test_an_origin_that_no_page_can_have_is_refused() -> None:
         (["--device", "abacus"], "device='abacus' can't be used here"),
         (["--dtype", "int4"], "dtype='int4': it must be"),
         (["--model", "/nowhere/at/all"], "there is no such folder"),
-        (["--proposer", "eagle3:head=/nowhere"], "give the folder of an EAGLE-3 head"),
-        (["--offer", "drafts=medusa:head=/nowhere"], "give the folder of Medusa heads"),
+        (["--proposer", "eagle3:head=/nowhere"], "give the folder of a head that was trained"),
+        (["--offer", "drafts=medusa:head=/nowhere"], "give the folder of a head that was trained"),
     ],
     ids=str,
 )
@@ -100,7 +100,7 @@ def test_the_command_says_what_it_does_and_why_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "load", built_in)
-    options = ["--port", "0", "--threads", "1", "--cache-mb", "1", "--no-background-work"]
+    options = ["--model", "demo", "--port", "0", "--threads", "1", "--cache-mb", "1", "--no-background-work"]
     monkeypatch.setattr(sys, "argv", ["specdec", "serve", *options])
     monkeypatch.setattr(generator, "HugePages", huge_pages := Mock())
     with bind("127.0.0.1", 0) as bound:

@@ -12,7 +12,6 @@ from specdec.backends.base import Backend, BackendOptions
 from specdec.backends.hf import HFBackend
 from specdec.layout import Compiler
 from specdec.models.loading import ModelSource, load_pretrained
-from specdec.plugins import registry as plugins
 
 
 @dataclass(eq=False)
@@ -68,4 +67,4 @@ def install(
 
     third = SimpleNamespace(specdec_backends=specdec_backends)
     entry = SimpleNamespace(dist=SimpleNamespace(name="swift-dist"), value="swift", load=lambda: third)
-    monkeypatch.setattr(plugins, "entry_points", lambda **_: [entry])
+    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])

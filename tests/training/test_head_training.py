@@ -44,7 +44,7 @@ from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
 
 SETTINGS = HeadSettings(minutes=1.0, kind="eagle3", draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
-PROMPTS = [[7, 8, 9], [30, 31, 32, 33], [100]]
+PROMPTS = [[7, 8, 9], [30, 31, 32, 33]]
 VOCAB = 340
 TICK = 0.25  # seconds; one reading lies between the beginning of a run and its text
 

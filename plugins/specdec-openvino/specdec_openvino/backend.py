@@ -20,8 +20,9 @@ from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine.forks import TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.masks.dense import DenseCompiler
-from specdec.models.architecture import attention_kinds, name_of, position_limit, shapes_of
+from specdec.models.architecture import attention_kinds, name_of, shapes_of
 from specdec.models.loading import ModelSource
+from specdec.models.position_limit import position_limit
 from specdec.padding import Padding
 from specdec.probes.selftest import probe
 from specdec.target import Target

@@ -5,9 +5,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from openvino import Core
+from openvino import Core, InferRequest, Tensor
 from specdec_openvino import loading, options
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.conversion.attention import Tracing
@@ -64,6 +65,18 @@ def test_a_lack_of_memory_has_a_remedy(
     monkeypatch.setattr(*where, fail)
     with pytest.raises(ModelError, match=r"^.*: memory ran out; free (some|memory), or [^\n]*$"):
         Generator(families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 56}), backend="openvino")
+
+
+def test_a_pass_without_an_output_is_a_lack_of_memory(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 56})
+    with Generator(model, backend="openvino") as generator:
+        expected = generator.generate([1, 2, 3], max_new_tokens=2)
+        with monkeypatch.context() as patched:
+            # What OpenVINO leaves in a request whose memory it couldn't allocate, without an error.
+            patched.setattr(InferRequest, "get_output_tensor", lambda *_: Tensor(np.zeros((0, 1, 99), np.float32)))
+            with pytest.raises(PluginError, match=r"memory ran out \(MemoryError: .*\): free memory, or use --dtype"):
+                generator.generate([1, 2, 3], max_new_tokens=2)
+        assert generator.generate([1, 2, 3], max_new_tokens=2).token_ids == expected.token_ids
 
 
 @pytest.mark.parametrize(

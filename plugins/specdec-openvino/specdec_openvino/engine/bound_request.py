@@ -48,8 +48,14 @@ class BoundRequest:
         self.request.infer(share_outputs=True)  # otherwise all outputs are copied into a dictionary
 
     def output(self, name: str) -> np.ndarray:
-        """An output in the request's memory, which the next pass writes to."""
+        """An output in the request's memory, which the next pass writes to.
+
+        Raises:
+            MemoryError: if the pass ran out of memory, which OpenVINO doesn't report.
+        """
         output: np.ndarray = self.request.get_output_tensor(self._places[name]).data
+        if not output.size:
+            raise MemoryError("OpenVINO's pass has no output")
         return output
 
     def _set_input(self, name: str, values: np.ndarray) -> None:

@@ -57,7 +57,7 @@ class Compiled(RetainedInForks):
                 fix_shapes(graph, num_tokens)
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except (RuntimeError, MemoryError) as error:
-            reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
+            reason = "memory ran out; free memory, or use backend hf" if is_out_of_memory(error) else _reason(error)
             raise ModelError(f"OpenVINO can't compile the model for {options.device}: {reason}") from error
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
