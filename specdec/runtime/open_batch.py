@@ -27,6 +27,7 @@ from specdec.verifiers.base import Verifier
 
 _SHARE_OF_MEMORY = 0.7
 _MOST_SLOWED = 1.5  # time of a pass with drafts of guests, over one without, where other requests wait for it
+_LEAST_SHARE = 1 / MAX_NODES  # of their nodes, from which guests' drafts grow again
 
 
 class OpenBatch(Scheduler):
@@ -38,8 +39,9 @@ class OpenBatch(Scheduler):
         max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
         on_pass: called after each step with the seconds of its pass.
         max_guest_size: for a batch of many users, whose own strategies are those that are bound now. All others are its
-            guests: of those that aren't in use, the last ones stay bound, up to this size together (``size_of``), and
-            beside other requests they draft no more than makes passes half as long again.
+            guests: of those that aren't in use, the last ones stay bound, up to this size together (``size_of``). They
+            draft at most a chunk's tokens, beside other requests no more than makes a pass half as long again, and less
+            while drafting takes longer than passes.
 
     Attributes:
         most_tokens: the longest request, prompt and new tokens, whose keys and values have room; None if unknown. A
@@ -58,7 +60,7 @@ class OpenBatch(Scheduler):
     ) -> None:
         target = binding.target
         self._binding = binding
-        self._max_size, self._own, self._costs = math.inf, frozenset[Strategy](), None
+        self._max_size, self._own, self._costs, self._share_of_guests = math.inf, frozenset[Strategy](), None, 1.0
         if max_guest_size is not None:
             self._max_size, self._own, self._costs = max_guest_size, binding.strategies.bound, binding.costs()
         self._on_pass = on_pass
@@ -157,6 +159,7 @@ class OpenBatch(Scheduler):
             return None
         for add_seconds in self._on_pass:
             add_seconds(record.seconds.get("forward", 0.0))
+        self.limit_host_time(record)
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason}
         if ended:
             self._requests -= ended
@@ -166,10 +169,19 @@ class OpenBatch(Scheduler):
 
     def max_nodes(self, requests: Sequence[Handle]) -> Mapping[Handle, int]:
         guests = [request for request in requests if request.plan.strategy not in self._own]
-        if self._costs is None or not guests or self.num_active == 1:
+        if self._costs is None or not guests:
             return {}
-        room = _room(self._costs, len(requests), len(guests) if self._target.shapes.packs_rows else len(requests))
-        return dict.fromkeys(guests, room)
+        shapes, most = self._target.shapes, MAX_NODES
+        if self.num_active > 1:
+            most = _room(self._costs, len(requests), len(guests) if shapes.packs_rows else len(requests))
+        return dict.fromkeys(guests, int(self._share_of_guests * min(most, shapes.chunk)))
+
+    def limit_host_time(self, record: StepRecord) -> None:
+        """Halve guests' drafts after a step in which drafting took longer than the pass; let them grow again slowly."""
+        if record.seconds.get("propose", 0.0) > record.seconds.get("forward", 0.0):
+            self._share_of_guests *= 0.5
+        else:
+            self._share_of_guests = min(1.0, 1.25 * max(_LEAST_SHARE, self._share_of_guests))
 
     def chunk(self, outcome: Outcome) -> Chunk:
         """Return a step's text and tokens of one request; the last chunk has the result."""

@@ -17,7 +17,7 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 _MAX_STRATEGIES = 8  # bound in addition to the generator's own
-_MAX_WITH_MODELS = 2  # of those, with draft models or trained heads
+_MAX_WITH_MODELS = 2  # of those, with draft models
 
 
 class Strategies:
@@ -81,7 +81,7 @@ class Strategies:
         others = [(proposer, strategy) for proposer, _, strategy in self._bound[1:] if strategy not in in_use]
         sizes = accumulate(size_of(proposer) for proposer, _ in others[: -1 - _MAX_STRATEGIES : -1])
         num_stale = len(others) - sum(size <= max_size for size in sizes)
-        with_models = [each for _, each in others if each.targets or each.tree_layers or each.prompt_layers]
+        with_models = [strategy for _, strategy in others if strategy.targets]
         stale = {*(strategy for _, strategy in others[:num_stale]), *with_models[:-_MAX_WITH_MODELS]}
         self._bound = [bound for bound in self._bound if bound[-1] not in stale]
         for strategy in stale:

@@ -13,6 +13,7 @@ from specdec.backends.toy import ToyBackend
 from specdec.costs import NOMINAL_COSTS, Costs
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.plugins.registry import load_plugins
+from specdec.record import StepRecord
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.request import Request
 from specdec.strategies.size import size_of
@@ -115,6 +116,27 @@ def test_guests_beside_others_draft_no_more_than_costs_half_a_pass(monkeypatch: 
         assert tuple(guest.new_tokens) == expected[: len(guest.new_tokens)]
         assert 0 < widest[number, True] <= 16, "c(1 + 16) is 1.5; with more rows fewer"
     assert widest[2, False] == 40, "alone, a guest delays nobody"
+
+
+def test_guests_draft_less_while_drafting_takes_longer_than_passes() -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive")
+    slow, fast = (StepRecord("step", (), seconds={"propose": each, "forward": 1.0}) for each in (1.1, 0.9))
+    with generator.open_batch(max_guest_size=8.0) as batch:
+        (guest,) = batch.add([3], proposer="jacobi:n=60", max_new_tokens=60)
+        assert isinstance(guest, Handle)
+        (most,) = batch.max_nodes([guest]).values()
+        for _ in range(3):
+            batch.limit_host_time(slow)
+        assert batch.max_nodes([guest]) == {guest: most // 8}
+        for _ in range(9):
+            batch.limit_host_time(slow)
+        assert batch.max_nodes([guest]) == {guest: 0}
+        batch.advance()
+        assert batch.advance() is not None
+        assert len(guest.new_tokens) == 2, "it decodes all the same"
+        for _ in range(40):
+            batch.limit_host_time(fast)
+        assert batch.max_nodes([guest]) == {guest: most}
 
 
 def wide(request: Request, budget: Budget) -> DraftTree:
