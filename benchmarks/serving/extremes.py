@@ -1,6 +1,6 @@
 """Requests with extreme options beside ordinary streams: what they cost others in time, and the server in memory.
 
-    python -m benchmarks extremes [--num 200] [--clients 4] [--streams 8] [--seed 0]
+    python -m benchmarks extremes [--num 200] [--clients 2] [--streams 8] [--seed 0]
 
 A server of the built-in model gets ordinary streams alone, then beside plain requests, then twice beside as many
 requests with random strategies, options, constraints and samplers, up to extreme ones. The command prints how these
@@ -206,7 +206,7 @@ async def measured(streams: Streams, given: argparse.Namespace, watched: Watched
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num", type=int, default=200, help="requests with extreme options")
-    parser.add_argument("--clients", type=int, default=4, help="that send them, each one at a time")
+    parser.add_argument("--clients", type=int, default=2, help="that send them, each one at a time")
     parser.add_argument("--streams", type=int, default=8, help="ordinary ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2, help="of the server")

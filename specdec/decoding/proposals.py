@@ -1,6 +1,7 @@
 """Proposals: an engine's trees for its requests, within budgets and checked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specdec.constraints.path_state import PathState
 from specdec.decoding.plan import Strategy
@@ -40,11 +41,11 @@ def propose_all(
 
 
 def checked(
-    proposal: DraftTree | Exception, request: RequestState, target: Target, max_nodes: int = MAX_NODES
+    proposal: DraftTree | Exception, request: RequestState, limits: Budget, vocab_size: int, max_nodes: int = MAX_NODES
 ) -> DraftTree:
     """Return a proposal that keeps a proposer's laws, or its first ``max_nodes`` nodes.
 
-    More nodes than that break no law: a request's text depends on no other request, and this number does.
+    More nodes than that break no law, or a request could fail because of others, on which this number depends.
 
     Raises:
         Exception: the proposer's own error, or a PluginError that names the broken law.
@@ -54,9 +55,10 @@ def checked(
         raise proposal
     if not isinstance(proposal, DraftTree):
         raise PluginError(f"proposer {name} returned {proposal!r}, which isn't a DraftTree")
-    proposal.check(request.tokens[-1], target.shapes.vocab_size, budget(target, request), name)
+    most = limits if max_nodes == MAX_NODES else replace(limits, num_nodes=MAX_NODES)
+    proposal.check(request.tokens[-1], vocab_size, most, name)
     if verifier.reads_q and proposal.has_true_q:
-        proposal.check_draws(target.shapes.vocab_size, name)
+        proposal.check_draws(vocab_size, name)
     return proposal if len(proposal) <= max_nodes + 1 else proposal.subtree(range(1, max_nodes + 1))
 
 

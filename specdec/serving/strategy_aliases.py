@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
-from annotated_types import Le, Lt
-
 from specdec.errors import PluginError, SpecdecError, shortened
 from specdec.plugins.options import fields_of, name_and_options, options_of
 from specdec.plugins.registry import Registry
@@ -120,4 +118,4 @@ def _may_name_a_file(cls: type, option: str) -> bool:
 def _is_unbounded(cls: type, option: str) -> bool:
     """Return True for a real number without an upper bound, such as seconds for which the server would stand still."""
     field = fields_of(cls)[option]
-    return field.annotation is float and not any(isinstance(each, Le | Lt) for each in field.metadata)
+    return field.annotation is float and not any(hasattr(each, "le") or hasattr(each, "lt") for each in field.metadata)

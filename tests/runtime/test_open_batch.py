@@ -14,6 +14,7 @@ from specdec.costs import NOMINAL_COSTS, Costs
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
+from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.request import Request
 from specdec.strategies.size import size_of
@@ -99,6 +100,7 @@ def test_a_strategy_is_bound_while_a_request_decodes_though_costs_are_unknown(mo
 def test_guests_beside_others_draft_no_more_than_costs_half_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 33 nodes take twice as long as one, 17 take 1.5 times as long."""
     monkeypatch.setattr(ToyBackend, "costs", Costs(sizes=(1, 33), seconds=(1.0, 2.0), plain=1.0))
+    monkeypatch.setattr(OpenBatch, "limit_host_time", lambda *_: None)  # a toy's passes take no time
     generator, widest = Generator(ToyModel.random(), proposer="jacobi:n=20"), Counter[tuple[int, bool]]()
     expected = generator.generate([3], max_new_tokens=150, proposer="autoregressive").token_ids
     proposers = ["jacobi:n=60", "lookahead", Scripted(script=wide)]
