@@ -236,12 +236,12 @@ class Generator:
             yield chunk
 
     @contextmanager
-    def open_batch(self, *, max_batch_size: int | None = None, max_prefix_bytes: int = 0) -> Iterator[OpenBatch]:
-        """Decode requests that arrive one by one, as a server does, and nothing else meanwhile: see ``OpenBatch``.
+    def open_batch(
+        self, *, max_batch_size: int | None = None, max_prefix_bytes: int = 0, max_guest_size: float | None = None
+    ) -> Iterator[OpenBatch]:
+        """Decode requests that arrive one by one, as a server does, and nothing else meanwhile.
 
-        Args:
-            max_batch_size: requests that are decoded together (default: the generator's).
-            max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
+        ``max_batch_size`` is the generator's by default; see ``OpenBatch`` for all three.
 
         Raises:
             RequestError: while the generator decodes.
@@ -250,7 +250,7 @@ class Generator:
         with self._binding.alone() as binding:
             is_on_cpu = binding.target.shapes.device.type == "cpu"
             on_pass = self._huge_pages.add_pass_seconds if self._huge_pages is not None and is_on_cpu else None
-            with OpenBatch(binding, *limits, on_pass) as batch:
+            with OpenBatch(binding, *limits, on_pass, max_guest_size) as batch:
                 yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:

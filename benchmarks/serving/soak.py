@@ -75,18 +75,18 @@ class Watched:
     """A process's memory, open files and threads over time."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self.looks: list[dict[str, float]] = []
 
     def look(self, seconds: float) -> None:
         """Record memory, files and threads."""
-        status = Path(f"/proc/{self._pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         lines = dict(line.split(":", 1) for line in status.splitlines())
         self.looks.append(
             {
                 "seconds": round(seconds),
                 "rss_mb": int(lines["VmRSS"].split()[0]) / 1024,
-                "files": len(list(Path(f"/proc/{self._pid}/fd").iterdir())),
+                "files": len(list(Path(f"/proc/{self.pid}/fd").iterdir())),
                 "threads": int(lines["Threads"]),
             }
         )

@@ -92,6 +92,9 @@ class Limits(OptionGroup):
     max_connections: Annotated[int, typer.Option(min=1, help="open connections")] = 1024
     max_body_mb: Annotated[int, typer.Option(min=1, help="largest request body")] = 4
     max_n: Annotated[int, typer.Option(min=1, help="maximum texts for one prompt")] = 16
+    max_strategy_size: Annotated[
+        float, typer.Option(min=1.0, help="largest strategy that a request may name, in those with default options")
+    ] = 8.0
     timeout: Annotated[float, typer.Option(min=0.001, help="seconds until a request ends with its text so far")] = 600.0
 
     def check(self) -> None:
@@ -216,6 +219,7 @@ def _server_options(name: str, access: Access, limits: Limits, logging: Logging,
         max_connections=limits.max_connections,
         max_n=limits.max_n,
         max_prompt_tokens=limits.max_prompt_tokens,
+        max_strategy_size=limits.max_strategy_size,
         timeout=limits.timeout,
         logs_prompts=logging.log_prompts,
         **more,

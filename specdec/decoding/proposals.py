@@ -1,6 +1,7 @@
 """Proposals: an engine's trees for its requests, within budgets and checked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specdec.constraints.path_state import PathState
 from specdec.decoding.plan import Strategy
@@ -12,11 +13,11 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 MAX_NODES = 512  # a limit for runaway proposers; the largest published lookahead setting has 480
 
 
-def budget(target: Target, request: RequestState) -> Budget:
-    """The budget of a request's next tree."""
+def budget(target: Target, request: RequestState, max_nodes: int = MAX_NODES) -> Budget:
+    """The budget of a request's next tree, with a node at least."""
     num_left, most_depth = target.shapes.context_length - len(request.tokens), target.compiler.max_depth
     return Budget(
-        num_nodes=MAX_NODES,
+        num_nodes=max(1, max_nodes),
         depth=num_left if most_depth is None else min(most_depth, num_left),
         num_tokens=request.num_remaining,
         num_pending=0 if request.row is None else target.num_pending(request.row),
@@ -39,8 +40,12 @@ def propose_all(
     return proposals
 
 
-def checked(proposal: DraftTree | Exception, request: RequestState, limits: Budget, vocab_size: int) -> DraftTree:
-    """Return a proposal that keeps a proposer's laws.
+def checked(
+    proposal: DraftTree | Exception, request: RequestState, limits: Budget, vocab_size: int, max_nodes: int = MAX_NODES
+) -> DraftTree:
+    """Return a proposal that keeps a proposer's laws, or its first ``max_nodes`` nodes.
+
+    More nodes than that break no law, or a request could fail because of others, on which this number depends.
 
     Raises:
         Exception: the proposer's own error, or a PluginError that names the broken law.
@@ -50,10 +55,11 @@ def checked(proposal: DraftTree | Exception, request: RequestState, limits: Budg
         raise proposal
     if not isinstance(proposal, DraftTree):
         raise PluginError(f"proposer {name} returned {proposal!r}, which isn't a DraftTree")
-    proposal.check(request.tokens[-1], vocab_size, limits, name)
+    most = limits if max_nodes == MAX_NODES else replace(limits, num_nodes=MAX_NODES)
+    proposal.check(request.tokens[-1], vocab_size, most, name)
     if verifier.reads_q and proposal.has_true_q:
         proposal.check_draws(vocab_size, name)
-    return proposal
+    return proposal if len(proposal) <= max_nodes + 1 else proposal.subtree(range(1, max_nodes + 1))
 
 
 def allowed_part(tree: DraftTree, constraint: PathState | None) -> DraftTree:

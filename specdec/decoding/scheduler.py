@@ -89,6 +89,10 @@ class Scheduler:
         """Requests that are queued."""
         return len(self._arrived) + len(self._waiting)
 
+    def max_nodes(self, requests: Sequence[RequestState]) -> Mapping[RequestState, int]:
+        """Return the largest drafts of a pass's requests, without those that have the limit of all proposers."""
+        return {}
+
     def advance(self) -> StepRecord | None:
         """Run one pass, or end requests without one; None if there is nothing to do."""
         self._take_arrivals()
@@ -155,14 +159,16 @@ class Scheduler:
         is_shared = not prompts or self._target.shapes.packs_rows
         num_tokens = sum(self._num_tokens(*each) for each in prompts.items())
         drafting = [request for request, chunk in prompts.items() if not chunk]
+        requests = [*self._decoding, *prompts] if is_shared else list(prompts)
         batch = Batch(
             target=self._target,
-            requests=[*self._decoding, *prompts] if is_shared else list(prompts),
+            requests=requests,
             chunks=prompts,
             fallback=self._fallback,
             contexts=self._contexts,
             flags_ties=self._flags_ties,
             drops_drafts=not is_shared and len(self._decoding) >= _CROWD,
+            max_nodes=self.max_nodes(requests),
         )
         self._prefilling = [request for request in self._prefilling if request not in drafting]
         self._decoding += drafting

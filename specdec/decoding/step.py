@@ -10,7 +10,7 @@ from specdec.decoding.phases import timed
 from specdec.decoding.plan import Strategy
 from specdec.decoding.prefill import prompt_signals, tree_of_chunk
 from specdec.decoding.prompt_logprobs import prompt_logprobs
-from specdec.decoding.proposals import allowed_part, budget, checked, propose_all
+from specdec.decoding.proposals import MAX_NODES, allowed_part, budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import feedback_of, reads_logits_of_prompts, wanted
 from specdec.decoding.turns import Batch, RequestTurn
@@ -59,18 +59,19 @@ def propose(batch: Batch) -> list[RequestTurn]:
 
 def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) -> Iterator[RequestTurn]:
     """Draft for one strategy's requests, all at once."""
-    budgets = [budget(batch.target, request) for request in requests]
+    max_nodes = [batch.max_nodes.get(request, MAX_NODES) for request in requests]
+    budgets = [budget(batch.target, *each) for each in zip(requests, max_nodes, strict=True)]
     if batch.target.shapes.takes_drafts:
         proposals = propose_all(strategy, requests, budgets)
     else:
         proposals = [DraftTree(request.tokens[-1]) for request in requests]
-    for request, limits, proposal in zip(requests, budgets, proposals, strict=True):
+    for request, limits, most, proposal in zip(requests, budgets, max_nodes, proposals, strict=True):
         root = DraftTree(request.tokens[-1])
         turn = RequestTurn(request, root, root)
         if request.is_prefilling and (rest := request.uncached_prefix):
             turn.read = tree_of_chunk(rest, request)
         with blame_proposer(strategy, [request]):
-            proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
+            proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size, most)
             tree = allowed_part(proposed, request.constraint)
             if not batch.target.shapes.takes_trees:
                 tree = tree.longest_chain()

@@ -29,6 +29,7 @@ class Batch:
         fallback: the verifier for drafts without a true q under a rule that reads q; it doesn't read q itself.
         flags_ties: retain the two best scores of each token, since a pass of another shape might swap them.
         drops_drafts: feed roots alone where the text allows it: requests outside the pass wait for it.
+        max_nodes: of the drafts of some requests.
         seconds: by phase.
     """
 
@@ -39,6 +40,7 @@ class Batch:
     contexts: Contexts
     flags_ties: bool = False
     drops_drafts: bool = False
+    max_nodes: Mapping[RequestState, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 

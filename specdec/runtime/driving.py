@@ -1,13 +1,13 @@
 """Drives a model, exactly if possible: tries weight layouts and mask compilers until one is suitable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
 from specdec.backends.base import Backend, Deviation
-from specdec.costs import Costs
-from specdec.errors import ModelError, RequestError, in_one_line
+from specdec.costs import NOMINAL_COSTS, Costs
+from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
@@ -154,18 +154,23 @@ def _is_exact(load: Load, compiler: Compiler) -> bool:
 def costs_of(target: Target, model: Any) -> Costs:
     """Return the costs of a target's passes, measured once for a model, numerics and device.
 
-    Raises:
-        RequestError: while a request decodes.
+    While a request decodes they aren't measured: if they are unknown, they are nominal.
     """
     if target.backend.costs is not None:
         return target.backend.costs
 
     def measured() -> Costs:
         if target.is_decoding:
-            raise RequestError("costs can't be measured while a request decodes: bind the strategy earlier")
+            raise _DecodingError
         return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
 
-    return recalled(model, f"costs {_key_of(target)}", Costs, measured, keeps=lambda costs: costs.is_clear)
+    with suppress(_DecodingError):
+        return recalled(model, f"costs {_key_of(target)}", Costs, measured, keeps=lambda costs: costs.is_clear)
+    return NOMINAL_COSTS
+
+
+class _DecodingError(Exception):
+    """A request decodes, so nothing is measured."""
 
 
 def _key_of(target: Target) -> str:

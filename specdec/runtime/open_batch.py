@@ -1,13 +1,17 @@
 """A batch that stays open: requests join and leave between any two passes."""
 
+import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from specdec.costs import Costs
+from specdec.decoding.plan import Strategy
 from specdec.decoding.prefix_cache import Prefixes
+from specdec.decoding.proposals import MAX_NODES
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
@@ -22,6 +26,8 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 _SHARE_OF_MEMORY = 0.7
+_MOST_SLOWED = 1.5  # time of a pass with drafts of guests, over one without, where other requests wait for it
+_LEAST_SHARE = 1 / MAX_NODES  # of their nodes, from which guests' drafts grow again
 
 
 class OpenBatch(Scheduler):
@@ -32,6 +38,10 @@ class OpenBatch(Scheduler):
         max_batch_size, max_cache_bytes: as of the generator.
         max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
         on_pass: called after each step with the seconds of its pass.
+        max_guest_size: for a batch of many users, whose own strategies are those that are bound now. All others are its
+            guests: of those that aren't in use, the last ones stay bound, up to this size together (``size_of``). They
+            draft at most a chunk's tokens, beside other requests no more than makes a pass half as long again, and less
+            while drafting takes longer than passes.
 
     Attributes:
         most_tokens: the longest request, prompt and new tokens, whose keys and values have room; None if unknown. A
@@ -46,9 +56,13 @@ class OpenBatch(Scheduler):
         max_cache_bytes: int | None,
         max_prefix_bytes: int = 0,
         on_pass: Callable[[float], object] | None = None,
+        max_guest_size: float | None = None,
     ) -> None:
         target = binding.target
         self._binding = binding
+        self._max_size, self._own, self._costs, self._share_of_guests = math.inf, frozenset[Strategy](), None, 1.0
+        if max_guest_size is not None:
+            self._max_size, self._own, self._costs = max_guest_size, binding.strategies.bound, binding.costs()
         self._on_pass = on_pass
         self._requests = set[Handle]()
         self._is_fresh = True  # the binding was renewed for this batch
@@ -150,11 +164,29 @@ class OpenBatch(Scheduler):
             return None
         if self._on_pass is not None:
             self._on_pass(record.seconds.get("forward", 0.0))
+        self.limit_host_time(record)
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason}
         if ended:
             self._requests -= ended
-            self._binding.strategies.trim({request.plan.strategy for request in self._requests})
+            in_use = {request.plan.strategy for request in self._requests}
+            self._binding.strategies.trim(self._own | in_use, self._max_size)
         return record
+
+    def max_nodes(self, requests: Sequence[Handle]) -> Mapping[Handle, int]:
+        guests = [request for request in requests if request.plan.strategy not in self._own]
+        if self._costs is None or not guests:
+            return {}
+        shapes, most = self._target.shapes, MAX_NODES
+        if self.num_active > 1:
+            most = _room(self._costs, len(requests), len(guests) if shapes.packs_rows else len(requests))
+        return dict.fromkeys(guests, int(self._share_of_guests * min(most, shapes.chunk)))
+
+    def limit_host_time(self, record: StepRecord) -> None:
+        """Halve guests' drafts after a step in which drafting took longer than the pass; let them grow again slowly."""
+        if record.seconds.get("propose", 0.0) > record.seconds.get("forward", 0.0):
+            self._share_of_guests *= 0.5
+        else:
+            self._share_of_guests = min(1.0, 1.25 * max(_LEAST_SHARE, self._share_of_guests))
 
     def chunk(self, outcome: Outcome) -> Chunk:
         """Return a step's text and tokens of one request; the last chunk has the result."""
@@ -177,7 +209,7 @@ class OpenBatch(Scheduler):
         """Cancel every request, and return their outcomes."""
         record = super().close()
         self._binding.contexts.prefixes = None
-        self._binding.strategies.trim()
+        self._binding.strategies.trim(self._own, 0.0 if self._own else math.inf)
         return record
 
     def __enter__(self) -> Self:
@@ -185,6 +217,12 @@ class OpenBatch(Scheduler):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _room(costs: Costs, num_rows: int, num_widened: int) -> int:
+    """Return the draft nodes of each guest in a pass of ``num_rows`` rows; each node widens ``num_widened`` of them."""
+    longest = _MOST_SLOWED * costs.at(num_rows)
+    return bisect_right(range(1, MAX_NODES + 1), longest, key=lambda nodes: costs.at(num_rows + nodes * num_widened))
 
 
 def _share_of_free(target: Target, taken: int = 0) -> int | None:

@@ -1,8 +1,10 @@
 """The proposers that are bound to a target, each with its engine and signals."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from specdec.decoding.plan import Strategy, layers_of
@@ -10,6 +12,7 @@ from specdec.errors import PluginError, SpecdecError, close_all, failure
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.signals import Hidden, Nodes, Signal, TopK, TopLogits, What
+from specdec.strategies.size import size_of
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
@@ -18,7 +21,7 @@ _MAX_WITH_MODELS = 2  # of those, with draft models
 
 
 class Strategies:
-    """Proposers bound to one target, each when it is first used; the last few stay bound.
+    """Proposers bound to one target, each when it is first used; the last few that were used stay bound.
 
     Args:
         own: the generator's own proposer.
@@ -41,8 +44,10 @@ class Strategies:
         host = self._host
         if verifier is not None:
             host = replace(host, reads_q=verifier.reads_q, is_keyed=verifier.is_keyed)
-        for known, its_host, strategy in self._bound:
+        for place, (known, its_host, strategy) in enumerate(self._bound):
             if known is proposer and (its_host.reads_q, its_host.is_keyed) == (host.reads_q, host.is_keyed):
+                if place > 0:  # the generator's own stays the first
+                    self._bound.append(self._bound.pop(place))
                 return strategy
         strategy = _bound_to(host, proposer)
         try:
@@ -62,11 +67,22 @@ class Strategies:
         for *_, strategy in self._bound:
             strategy.engine.forget()
 
-    def trim(self, in_use: Set[Strategy] = frozenset()) -> None:
-        """Close all strategies except the generator's own, the last few, and those ``in_use`` by requests."""
-        others = [strategy for *_, strategy in self._bound[1:] if strategy not in in_use]
-        with_models = [strategy for strategy in others if strategy.targets]
-        stale = {*others[:-_MAX_STRATEGIES], *with_models[:-_MAX_WITH_MODELS]}
+    @property
+    def bound(self) -> frozenset[Strategy]:
+        """Return all strategies that are bound now."""
+        return frozenset(strategy for *_, strategy in self._bound)
+
+    def trim(self, in_use: Set[Strategy] = frozenset(), max_size: float = math.inf) -> None:
+        """Close all strategies except the generator's own, those ``in_use``, and the last few that were used.
+
+        Args:
+            max_size: of these few together, by ``size_of``.
+        """
+        others = [(proposer, strategy) for proposer, _, strategy in self._bound[1:] if strategy not in in_use]
+        sizes = accumulate(size_of(proposer) for proposer, _ in others[: -1 - _MAX_STRATEGIES : -1])
+        num_stale = len(others) - sum(size <= max_size for size in sizes)
+        with_models = [strategy for _, strategy in others if strategy.targets]
+        stale = {*(strategy for _, strategy in others[:num_stale]), *with_models[:-_MAX_WITH_MODELS]}
         self._bound = [bound for bound in self._bound if bound[-1] not in stale]
         for strategy in stale:
             try:

@@ -12,6 +12,7 @@ import queue
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from specdec.constraints.base import ConstraintError
 from specdec.decoding.request_state import RequestState as Handle
@@ -40,14 +41,26 @@ class Engine:
 
     Args:
         generator: used by the engine only.
-        max_batch_size, max_prefix_bytes: of the batch.
+        max_batch_size, max_prefix_bytes, max_guest_size: of the batch.
         observe: called on the engine's thread with each step's record.
     """
 
-    def __init__(self, generator: Generator, *, max_batch_size: int, max_prefix_bytes: int, observe: Observer) -> None:
-        self._generator = generator
-        self._bounds = {"max_batch_size": max_batch_size, "max_prefix_bytes": max_prefix_bytes}
-        self._observe = observe
+    def __init__(
+        self,
+        generator: Generator,
+        *,
+        max_batch_size: int,
+        max_prefix_bytes: int,
+        observe: Observer,
+        max_guest_size: float | None = None,
+    ) -> None:
+        self._generator, self._observe = generator, observe
+        self._open = partial(
+            generator.open_batch,
+            max_batch_size=max_batch_size,
+            max_prefix_bytes=max_prefix_bytes,
+            max_guest_size=max_guest_size,
+        )
         self._orders = queue.SimpleQueue[Order | None]()
         self._texts: dict[RequestHandle, Text] = {}  # the engine thread's own
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +93,7 @@ class Engine:
         num_failures, goes_on = 0, True
         while goes_on and num_failures < _MOST_FAILURES:
             try:
-                with self._generator.open_batch(**self._bounds) as batch:
+                with self._open() as batch:
                     while goes_on := self._take_orders(batch):
                         record = batch.advance()
                         if record is not None:

@@ -20,6 +20,8 @@ class ServerOptions(BaseModel):
         max_prefix_bytes: keys and values cached for requests with a common prefix.
         max_body_bytes, max_n, max_texts: limits of one request; texts are its prompts times its ``n``.
         max_prompt_tokens: longest prompt accepted; None for the model's limit.
+        max_strategy_size: of a strategy that a request names, in strategies with default options; and of those together
+            that stay bound for later requests.
         default_max_tokens: new tokens of a chat answer if the request sets no number.
         timeout: seconds from a request's arrival, after which its texts end early.
         body_timeout: seconds within which the whole body must be received.
@@ -44,6 +46,7 @@ class ServerOptions(BaseModel):
     max_n: int = Field(default=16, ge=1)
     max_texts: int = Field(default=64, ge=1)
     max_prompt_tokens: int | None = Field(default=None, ge=1)
+    max_strategy_size: float = Field(default=8.0, ge=1.0)
     default_max_tokens: int = Field(default=1024, ge=1)
     timeout: float = Field(default=600.0, gt=0.0)
     body_timeout: float = Field(default=30.0, gt=0.0)

@@ -77,13 +77,15 @@ class Server:
         self.options, self.strategy = options, strategy
         self.notes = dict[str, None]()  # in order
         self.metrics = Metrics(options.name)
-        self.aliases = StrategyAliases(load_plugins(), options.offered, {strategy: generator.proposer})
+        own = {strategy: generator.proposer}
+        self.aliases = StrategyAliases(load_plugins(), options.offered, own, options.max_strategy_size)
         self.admission = Admission(options.max_batch_size, options.max_queue)
         self.engine = Engine(
             generator,
             max_batch_size=options.max_batch_size,
             max_prefix_bytes=options.max_prefix_bytes,
             observe=self.metrics.observe,
+            max_guest_size=options.max_strategy_size,
         )
         self._compiler = ConstraintCompiler(copy.deepcopy(generator.tokenizer), generator.shapes.vocab_size)
         # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.

@@ -1,22 +1,22 @@
 """The strategies and rules that requests may use: by name with numeric options and choices, or by an operator's alias.
 
-A text option may name a file or a model, so requests can't set it. Numbers are bounded, because some determine how much
-memory a strategy takes.
+A text option may name a file or a model, so requests can't set it. The sizes of strategies are bounded, because they
+determine how much time and memory a strategy takes.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
-from specdec.errors import PluginError, SpecdecError
-from specdec.plugins.options import name_and_options, options_of, read_value
+from specdec.errors import PluginError, SpecdecError, shortened
+from specdec.plugins.options import fields_of, name_and_options, options_of
 from specdec.plugins.registry import Registry
 from specdec.serving.errors import ApiError
 from specdec.strategies.base import Proposer
+from specdec.strategies.size import size_of
 from specdec.verifiers.base import Verifier
 
 _MOST_KEPT = 64
-_MOST = 1024  # of a request's number, unless the strategy's own default is larger
 OFF = "off"
 
 
@@ -26,10 +26,13 @@ class StrategyAliases:
     Args:
         offered: the operator's strategies by alias.
         own: the name of the server's own strategy, as given by the operator.
+        max_size: of a strategy that a request names, by ``size_of``.
     """
 
-    def __init__(self, registry: Registry, offered: Mapping[str, str], own: Mapping[str, Proposer]) -> None:
-        self._registry, self._own = registry, own
+    def __init__(
+        self, registry: Registry, offered: Mapping[str, str], own: Mapping[str, Proposer], max_size: float
+    ) -> None:
+        self._registry, self._own, self._max_size = registry, own, max_size
         self._offered = {name: registry.make("proposers", text) for name, text in offered.items()}
         self._made = lru_cache(_MOST_KEPT)(self._make)
 
@@ -78,6 +81,12 @@ class StrategyAliases:
             for part in parts:
                 self._check(kind, part.strip())
             made: Proposer | Verifier = self._registry.make(kind, text)
+            if isinstance(made, Proposer) and (size := size_of(made)) > self._max_size:
+                raise PluginError(
+                    f"{shortened(text)} is as large as {size:,.1f} strategies with default options, and requests may "
+                    f"name strategies as large as {self._max_size:g}: give smaller numbers or fewer parts, or ask the "
+                    "server's operator, who sets --max-strategy-size"
+                )
         except PluginError as error:
             raise ApiError(400, str(error).splitlines()[0], param, "invalid_value") from None
         return made
@@ -90,12 +99,13 @@ class StrategyAliases:
             offered = f"; it offers {', '.join(self._offered)}" if self._offered else ""
             raise PluginError(f"{name} needs a file or a model, which only the server's operator can name{offered}")
         for pair in options.split(","):
-            option, _, value = (part.strip() for part in pair.partition("="))
+            option = pair.partition("=")[0].strip()
             if option not in options_of(cls):
                 continue  # the registry has a better message
             if _may_name_a_file(cls, option):
                 raise PluginError(f"{name}: option {option} is text, which only the server's operator can set")
-            _check_size(option, read_value(value), options_of(cls)[option])
+            if kind == "proposers" and _is_unbounded(cls, option):
+                raise PluginError(f"{name}: option {option} has no limit, so only the server's operator can set it")
 
 
 def _may_name_a_file(cls: type, option: str) -> bool:
@@ -105,7 +115,7 @@ def _may_name_a_file(cls: type, option: str) -> bool:
     return any(get_origin(kind) is not Literal and kind not in (int, float, bool, type(None)) for kind in kinds)
 
 
-def _check_size(option: str, value: object, default: object) -> None:
-    most = max(_MOST, default if isinstance(default, int | float) else 0)
-    if isinstance(value, int | float) and value > most:
-        raise PluginError(f"{option}={value} is above the limit for requests, {most}")
+def _is_unbounded(cls: type, option: str) -> bool:
+    """Return True for a real number without an upper bound, such as seconds for which the server would stand still."""
+    field = fields_of(cls)[option]
+    return field.annotation is float and not any(hasattr(each, "le") or hasattr(each, "lt") for each in field.metadata)

@@ -38,7 +38,7 @@ class Host:
         open: returns a target for another model, with a cache of its own; it is closed after the engine. Raises
             ModelError.
         costs: returns the costs of the target's passes here, by number of nodes. The first call measures them, in about
-            a second; call it while binding.
+            a second, unless a request decodes: then they are nominal. Call it while binding.
         expect_hidden: prepares the target to report the hidden states of some layers, as it does after binding for all
             layers that the strategy wants; call it while binding to find out whether it can. Raises ModelError.
         idle_target: returns the target if no request decodes, to run passes of one's own; otherwise None.

@@ -2,15 +2,23 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from specdec import Engine, Generator, RequestError, ToyModel
+from specdec.backends.toy import ToyBackend
+from specdec.costs import NOMINAL_COSTS, Costs
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.plugins.registry import load_plugins
+from specdec.record import StepRecord
+from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.request import Request
+from specdec.strategies.size import size_of
+from specdec.tree import ROOT, Budget, DraftTree
 from tests.support.scripted import Scripted
 
 STRATEGIES = ["autoregressive", "prompt_lookup", "lookahead:N=3,W=3,G=3", "jacobi:n=4", "auto"]
@@ -72,6 +80,103 @@ def test_strategies_in_use_stay_bound_and_the_oldest_others_go() -> None:
         while batch.advance() is not None:
             pass
         assert len(first.new_tokens) == 60
+
+
+def test_a_strategy_is_bound_while_a_request_decodes_though_costs_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ToyBackend, "costs", None)  # so they would be measured
+    monkeypatch.setattr(ToyBackend, "context_length", 256, raising=False)
+    generator = Generator(ToyModel.random(), proposer="jacobi")
+    expected = generator.generate([1], proposer="autoregressive", max_new_tokens=30).token_ids
+    with generator.open_batch() as batch:
+        batch.add([2], max_new_tokens=60)
+        batch.advance()
+        made = [batch.add([1], proposer=each, max_new_tokens=30)[0] for each in ("auto", "suffix+jacobi", "lookahead")]
+        while batch.advance() is not None:
+            pass
+    assert [tuple(each.new_tokens) for each in made if isinstance(each, Handle)] == [expected] * 3
+    assert generator.costs() is not NOMINAL_COSTS
+
+
+def test_guests_beside_others_draft_no_more_than_costs_half_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where 33 nodes take twice as long as one, 17 take 1.5 times as long."""
+    monkeypatch.setattr(ToyBackend, "costs", Costs(sizes=(1, 33), seconds=(1.0, 2.0), plain=1.0))
+    monkeypatch.setattr(OpenBatch, "limit_host_time", lambda *_: None)  # a toy's passes take no time
+    generator, widest = Generator(ToyModel.random(), proposer="jacobi:n=20"), Counter[tuple[int, bool]]()
+    expected = generator.generate([3], max_new_tokens=150, proposer="autoregressive").token_ids
+    proposers = ["jacobi:n=60", "lookahead", Scripted(script=wide)]
+    with generator.open_batch(max_guest_size=8.0) as batch:
+        batch.add([1], max_new_tokens=30)
+        guests = [batch.add([3], proposer=each, max_new_tokens=50 * n)[0] for n, each in enumerate(proposers, 1)]
+        while (record := batch.advance()) is not None:
+            for outcome in record.outcomes:
+                number = guests.index(outcome.request) if outcome.request in guests else -1
+                key = number, batch.num_active > 1
+                widest[key] = max(widest[key], len(outcome.tree or ()) - 1)
+    assert widest[-1, True] == 20, "the batch's own strategies have no such bound"
+    for number, guest in enumerate(guests):
+        assert isinstance(guest, Handle)
+        assert tuple(guest.new_tokens) == expected[: len(guest.new_tokens)]
+        assert 0 < widest[number, True] <= 16, "c(1 + 16) is 1.5; with more rows fewer"
+    assert widest[2, False] == 40, "alone, a guest delays nobody"
+
+
+def test_guests_draft_less_while_drafting_takes_longer_than_passes() -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive")
+    slow, fast = (StepRecord("step", (), seconds={"propose": each, "forward": 1.0}) for each in (1.1, 0.9))
+    with generator.open_batch(max_guest_size=8.0) as batch:
+        (guest,) = batch.add([3], proposer="jacobi:n=60", max_new_tokens=60)
+        assert isinstance(guest, Handle)
+        (most,) = batch.max_nodes([guest]).values()
+        for _ in range(3):
+            batch.limit_host_time(slow)
+        assert batch.max_nodes([guest]) == {guest: most // 8}
+        for _ in range(9):
+            batch.limit_host_time(slow)
+        assert batch.max_nodes([guest]) == {guest: 0}
+        batch.advance()
+        assert batch.advance() is not None
+        assert len(guest.new_tokens) == 2, "it decodes all the same"
+        for _ in range(40):
+            batch.limit_host_time(fast)
+        assert batch.max_nodes([guest]) == {guest: most}
+
+
+def wide(request: Request, budget: Budget) -> DraftTree:
+    """Draft 40 nodes, whatever the budget is."""
+    tree = DraftTree(request.root)
+    for token in range(request.vocab_size):
+        tree.add_chain(ROOT, [token] * max(0, min(5, budget.depth)))
+    return tree
+
+
+def test_the_guests_that_stay_bound_are_as_large_as_one_may_be_and_the_batchs_own_stay() -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive")
+    own = [load_plugins().make("proposers", f"jacobi:n={number}") for number in range(1, 7)]
+    strategies = generator._binding.strategies
+    bound = [strategies.of(each) for each in own]
+    with generator.open_batch(max_guest_size=8.0) as batch:
+        for name in [*(f"lookahead:N={number}" for number in range(11, 21)), *(f"jacobi:n={n}" for n in range(2, 30))]:
+            batch.add([1], proposer=name, max_new_tokens=1)
+            while batch.advance() is not None:
+                pass
+            guests = [proposer for proposer, *_ in strategies._bound if proposer not in own][1:]
+            assert sum(map(size_of, guests)) <= 8.0
+        assert set(bound) <= strategies.bound
+        assert len(guests) == 2  # jacobi:n=28 and jacobi:n=29, 3.5 and 3.625 times as large as jacobi
+    assert strategies.bound == {*bound, strategies.own}
+
+
+def test_a_strategy_that_is_used_again_stays_bound_longer() -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive")
+    often, strategies = load_plugins().make("proposers", "jacobi:n=9"), generator._binding.strategies
+    first = strategies.of(often)
+    with generator.open_batch() as batch:
+        for number in range(20, 40):
+            batch.add([1], proposer=f"jacobi:n={number}", max_new_tokens=1)
+            batch.add([1], proposer=often, max_new_tokens=1)
+            while batch.advance() is not None:
+                pass
+    assert strategies.of(often) is first
 
 
 class Preparing(Engine):

@@ -14,7 +14,9 @@ OWN = JacobiProposer(n=4)
 
 @pytest.fixture(name="aliases")
 def _aliases() -> StrategyAliases:
-    return StrategyAliases(load_plugins(), {"mine": "token_recycling:path=learnt.bin"}, {"jacobi:n=4": OWN})
+    return StrategyAliases(
+        load_plugins(), {"mine": "token_recycling:path=learnt.bin"}, {"jacobi:n=4": OWN}, max_size=8.0
+    )
 
 
 def test_the_servers_own_strategy_is_the_same_object_by_its_name(aliases: StrategyAliases) -> None:

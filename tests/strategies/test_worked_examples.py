@@ -21,6 +21,7 @@ MODULES = (
     "specdec.strategies.mtp",
     "specdec.strategies.p_eagle",
     "specdec.strategies.prompt_lookup",
+    "specdec.strategies.size",
     "specdec.strategies.sources.datastore",
     "specdec.strategies.sources.grammar",
     "specdec.strategies.sources.recycling",

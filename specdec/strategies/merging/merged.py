@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, SerializeAsAny
 
-from specdec.costs import Costs
+from specdec.costs import NOMINAL_COSTS
 from specdec.errors import PluginError, close_all, plural
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.base import Drafter, Engine, Pays, Proposer
@@ -33,8 +33,6 @@ from specdec.strategies.merging.tree_source import TreeSource
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Signal
 from specdec.tree import Budget, DraftTree
-
-_NOMINAL = Costs(sizes=(1, 65), seconds=(1.0, 1.8), plain=1.0)  # where a measured one would decide about the text
 
 
 class MergedProposer(Proposer):
@@ -86,7 +84,7 @@ class MergedProposer(Proposer):
     def _sizer(self, host: Host) -> DraftSizer:
         max_width = 2 * self.num_nodes
         if not host.is_keyed:
-            return SpeedupSizer(PaddedCostModel(_NOMINAL, max_width, learns=False), loss=math.inf)
+            return SpeedupSizer(PaddedCostModel(NOMINAL_COSTS, max_width, learns=False), loss=math.inf)
         return SpeedupSizer(PaddedCostModel(host.costs(), max_width, learns=self.clock), self.loss)
 
 
