@@ -155,7 +155,11 @@ OUTPUTS = "return_dict_in_generate", "output_scores", "output_logits", "output_h
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("num_rows", [1, 3])
 @pytest.mark.parametrize("samples", [False, True])
-@pytest.mark.parametrize("asked", [set(asked) for size in range(4) for asked in combinations(OUTPUTS, size)], ids=str)
+@pytest.mark.parametrize(
+    "asked",
+    [set(asked) for size in range(4) for asked in combinations(OUTPUTS, size)],
+    ids=lambda asked: " ".join(sorted(asked)),
+)
 def test_outputs_of_every_combination_are_generates_own_or_refused(
     llama: PreTrainedModel, asked: set[str], samples: bool, num_rows: int
 ) -> None:
