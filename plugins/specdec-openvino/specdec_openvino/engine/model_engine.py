@@ -51,7 +51,7 @@ class ModelEngine:
         free = free_bytes(torch.device("cpu")) if self.options.device == "CPU" else None
         if free is None or self.graphs.num_bytes > _SHARE_OF_MEMORY * free:
             return []
-        with suppress(ModelError):  # the dynamic graph runs all passes
+        with suppress(ModelError, MemoryError):  # the dynamic graph runs all passes
             if static := self._static_graph(dynamic, filling):
                 return [static]
         return []
