@@ -65,9 +65,8 @@ class OpenVINOBackend(Backend):
         self._engine, self._is_exact = engine, is_exact
         least, sizes = _LEAST_EXACT if is_exact else 1, pass_sizes(engine.model.config, engine.options.device)
         padding = Padding(tuple(size for size in sizes if size >= least), least)
-        num_static = engine.options.static_sizes
         most_tokens = engine.most_tokens(least) if is_exact else None
-        self._filling = Filling(padding, 0 if num_static == "auto" else num_static, most_tokens)
+        self._filling = Filling(padding, engine.options.static_sizes, most_tokens)
         self.shapes = replace(
             engine.shapes,
             takes_trees=engine.shapes.takes_trees and not is_exact,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from specdec_openvino import backend as backend_module
 from specdec_openvino.backend import OpenVINOBackend
-from specdec_openvino.engine import blocks, model_engine
+from specdec_openvino.engine import blocks
 from specdec_openvino.engine.bound_request import BoundRequest
 from specdec_openvino.engine.graphs import Compiled
 from specdec_openvino.options import OpenVINOOptions
@@ -204,9 +204,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
 
     monkeypatch.setattr(BoundRequest, "run", noted)
     found, backends = list[list[torch.Tensor]](), list[OpenVINOBackend]()  # which share their graphs
-    of_plain_steps = [size if size == max(sizes[1:3]) else 0 for size in sizes]
-    cases: dict[Any, list[int]] = {0: [0] * len(sizes), 2: sizes, "auto": of_plain_steps}
-    for static_sizes, expected in cases.items():
+    for static_sizes, expected in ((0, [0] * len(sizes)), (2, sizes)):
         options = OpenVINOOptions(static_sizes=static_sizes)
         backends.append(backend := OpenVINOBackend.load(make("llama"), compiler, options))
         target = Target(backend, compiler)
@@ -229,21 +227,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
         answers = target.forward(target.compile(trees, hidden=layers)).rows
         found[-1] += [answers[each].output.logits for each in trees]
         assert ran[-1] == 0
-    assert all(map(torch.equal, *found[:2]))
-    assert all(map(torch.equal, *found[1:]))
-
-
-@pytest.mark.parametrize(
-    ("logits", "free", "is_used"), [((0, 0), 2**40, True), ((0, 1), 2**40, False), ((), 2**12, False)]
-)
-def test_by_default_plain_steps_have_a_static_graph_of_the_same_bits_if_memory_allows(
-    make: Make, monkeypatch: pytest.MonkeyPatch, logits: tuple[int, ...], free: int, is_used: bool
-) -> None:
-    values = iter(logits)
-    monkeypatch.setattr(model_engine, "trial_logits", lambda *_: [torch.tensor(next(values))])
-    monkeypatch.setattr(model_engine, "free_bytes", lambda _: free)
-    backend = OpenVINOBackend.load(make("llama"), DenseCompiler(), OpenVINOOptions())
-    assert [request.num_tokens for request in backend._passes._requests] == ([1, 0] if is_used else [0])
+    assert all(map(torch.equal, *found))
 
 
 def test_each_graph_is_compiled_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,12 +105,6 @@ class Graphs:
                 self._last = compiled
             return compiled
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the weights as they are stored, tied ones once."""
-        stored = [*self.weights.values(), *self.conversion.own.values()]
-        return sum({each.ctypes.data: each.nbytes for each in stored}.values())
-
 
 def fix_shapes(graph: ov.Model, num_tokens: int) -> None:
     """Give a graph the shapes of passes over ``num_tokens`` tokens of one row; blocks, trees and columns vary.
