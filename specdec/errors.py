@@ -12,6 +12,8 @@ Each message says what was given, what is allowed and the remedy.
 """
 
 import difflib
+import errno
+import re
 import traceback
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
@@ -22,10 +24,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-_OUT_OF_MEMORY = (
-    "can't allocate memory", "cannot allocate memory", "out of memory", "not enough memory", "failed to allocate",
-    "bad_alloc", "bad allocation", "can't start new thread", "could not create a primitive",
-)  # fmt: skip
+_OUT_OF_MEMORY = re.compile(
+    "can't allocate memory|cannot allocate memory|out of memory|not enough memory|failed to allocate|bad_alloc|"
+    "bad allocation|can't start new thread|could not create a primitive(?! descriptor)",  # that is an unsupported dtype
+    re.IGNORECASE,
+)
+_OF_RUST = "SafetensorError", "Exception"  # the classes of safetensors' and tokenizers' errors
 _RAN_OUT = "memory ran out"  # in every error of specdec's about it, with a remedy
 _LONGEST = 200  # characters of a value or a reason in a message
 
@@ -86,9 +90,12 @@ def in_one_line(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an error by which Python, torch or another library reports that memory ran out."""
-    text = str(error).lower()
-    is_said = any(each in text for each in _OUT_OF_MEMORY)
-    return isinstance(error, MemoryError) or (is_said and not isinstance(error, SpecdecError))
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return True
+    # Other classes may quote a caller's text.
+    is_known = isinstance(error, RuntimeError | ImportError | OSError) or type(error).__name__ in _OF_RUST
+    return is_known and number is None and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def memory_ran_out(error: BaseException) -> str:
@@ -102,11 +109,11 @@ def memory_ran_out(error: BaseException) -> str:
         if isinstance(each, SpecdecError) and _RAN_OUT in str(each):
             return str(each)
         chain.append(each)
-        each = each.__cause__ or each.__context__
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
     found = next(filter(is_out_of_memory, chain), None)
     if found is None:
         return ""
-    return f"{_RAN_OUT} ({in_one_line(found)}): free memory, or use --dtype bfloat16 or a smaller model"
+    return f"{_RAN_OUT} ({in_one_line(found)}): free memory, or load the model in bfloat16 or a smaller one"
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:

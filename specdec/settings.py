@@ -105,8 +105,10 @@ class Settings(BaseModel):
         hidden_token_ids: tokens that the text omits, whatever ``skip_special_tokens`` is.
         seed: None draws a new one, which the result reports.
         logits_processor: called along each request's accepted path, in order. Each request of a list has its own
-            copies of processors that may have state. Functions can't be copied, so they need ``is_path_pure``.
-        stopping_criteria: called after each token of the text, also if a step emits several; copied in the same way.
+            copies of processors that may have state; they don't see what is set in the original later. An attribute
+            ``is_path_pure = True`` shares the object instead. Functions can't be copied, so they need it.
+        stopping_criteria: called after each token of the text, also if a step emits several; copied in the same way,
+            so a criterion that ends a list's texts by an attribute set later needs ``is_path_pure``.
         max_time: seconds since the request was made; the token that exceeds it is the last.
         constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
         keeps_scores: records of steps have the scores that decided each token.

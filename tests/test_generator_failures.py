@@ -388,7 +388,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_due: Callab
     monkeypatch.setattr(owner, name, failing)
 
 
-NO_ROOM = "backend ToyBackend with ExactCompiler failed: memory ran out (MemoryError: no room): free memory, or use"
+NO_ROOM = "backend ToyBackend with ExactCompiler failed: memory ran out (MemoryError: no room): free memory, or load"
 
 
 def test_a_request_that_the_cache_has_no_room_for_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from specdec.generator import Generator
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
-from specdec.requests.prompts import encode
 from specdec.sampling.processors import processor_name, stateful
 from specdec.settings import Settings
 
@@ -93,11 +92,10 @@ class _Pair:
 
     def examine(self, name: str, prompt: Any) -> Finding:
         """Return the finding about one prompt."""
-        ids = encode(prompt, self.plain.tokenizer, self.plain.vocab_size)
-        expected, text = (ScoredText.decode(each, ids, self.given) for each in (self.plain, self.generator))
+        expected, text = (ScoredText.decode(each, prompt, self.given) for each in (self.plain, self.generator))
         index = first_difference(text.tokens, expected.tokens)
         agreed = len(text.tokens) if index is None else index
-        noise = noise_along(self.plain, ids, expected.tokens[:agreed])
+        noise = noise_along(self.plain, expected.prompt, expected.tokens[:agreed])
         deviations = _deviations(text, expected, agreed)
         finding = Finding(
             name,

@@ -228,7 +228,7 @@ class Session:
         """
         shapes = self.generator.shapes
         num_tokens = len(encode(messages, self.generator.tokenizer, shapes.vocab_size))
-        room = shapes.context_length - num_tokens
+        room = shapes.context_length - num_tokens + 1  # the last token takes no position
         if room < min(_LEAST_ROOM, wanted):
             raise OutgrownError(
                 f"the conversation has {plural(num_tokens, 'token')} with this question, and the model's limit is "

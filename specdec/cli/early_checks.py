@@ -1,19 +1,16 @@
 """What a command can refuse before it imports torch and transformers, which takes seconds."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from specdec.errors import ModelError, RequestError, plural
-from specdec.models.position_limit import position_limit
-from specdec.plugins.names import BUILT_INS, check_name, has_others, merged_parts
+from specdec.errors import ModelError, RequestError
+from specdec.models import position_limit
+from specdec.plugins.names import BUILT_INS, check_name, has_others, known_names, merged_parts
 
-# Options of built-in strategies that name files, with the remedy.
-_HEADS = "eagle", "eagle3", "medusa", "mtp", "p_eagle"
-_OPTION = re.compile(r"(?:^|,)\s*(head|path|model)\s*=\s*([^,]+)")
+_WITH_HEADS = "eagle", "eagle3", "medusa", "p_eagle"
 
 
 def check_readable(*paths: Path | None) -> None:
@@ -40,39 +37,43 @@ def check_stages(
         RequestError: for unknown numerics or weights, or refused settings.
     """
     from specdec.numerics import checked_mode
+    from specdec.plugins.options import name_and_options
     from specdec.settings import Settings
     from specdec.weights.modes import checked_weights
 
-    for part in (part for given in proposers for part in merged_parts(given, BUILT_INS["proposers"])):
-        check_name("proposers", _name(part))
-        for option, value in _OPTION.findall(part.partition(":")[2]):
-            _check_file(_name(part), option, value.strip())
-    check_name("verifiers", _name(verifier))
+    names = known_names("proposers")
+    for part in (part for given in proposers for part in merged_parts(given, names)):
+        check_name("proposers", name_and_options(part)[0])
+        if not has_others():
+            _check_files(part)
+    check_name("verifiers", name_and_options(verifier)[0])
     if backend != "auto":
-        check_name("backends", _name(backend))
+        check_name("backends", name_and_options(backend)[0])
     checked_mode(numerics)
     if not has_others():
         checked_weights(weights, BUILT_INS["kernels"])
     Settings.make(settings)
 
 
-def _check_file(name: str, option: str, value: str) -> None:
-    """Check a file or folder that an option of a built-in strategy names."""
+def _check_files(given: str) -> None:
+    """Check the file or folder that an option of a built-in strategy names."""
     from specdec.models.loading import checked_name
+    from specdec.plugins.options import name_and_options, read_value, text_options
 
-    if value in {"None", "null"}:
+    name, options = name_and_options(given)[0], text_options(given)
+    option = "head" if name in _WITH_HEADS else {"draft_model": "model", "datastore": "path"}.get(name, "")
+    value = read_value(options.get(option, "null"))
+    if value is None:
         return
-    if option == "model" and name == "draft_model":
-        checked_name(value)
-    if option == "head" and name in _HEADS and not Path(value).expanduser().is_dir():
-        raise ModelError(f"there is no folder {value}: give the folder of a head that was trained for this model")
-    if option == "path" and name == "datastore" and not Path(value).expanduser().exists():
+    text = value if isinstance(value, str) else options[option]  # a folder's name may look like a number
+    path = Path(text).expanduser()
+    if option == "model":
+        checked_name(text)
+    if option == "head" and not path.is_dir():
+        raise ModelError(f"there is no folder {text}: give the folder of a head that was trained for this model")
+    if option == "path" and not path.exists():
         remedy = "make one with `specdec index FOLDER --output FILE`"
-        raise RequestError(f"the index {value} can't be read (No such file or directory): {remedy}")
-
-
-def _name(given: str) -> str:
-    return given.partition(":")[0].strip()
+        raise RequestError(f"the index {text} can't be read (No such file or directory): {remedy}")
 
 
 def check_length(folder: str, texts: Iterable[str], max_new_tokens: int) -> None:
@@ -86,7 +87,7 @@ def check_length(folder: str, texts: Iterable[str], max_new_tokens: int) -> None
     limit, file = _limit_of(Path(folder)), Path(folder, "tokenizer.json")
     if limit is None or not file.is_file():
         return
-    long = [text for text in texts if len(text.encode()) + max_new_tokens > limit]
+    long = [text for text in texts if len(text.encode()) + max_new_tokens - 1 > limit]
     if not long:
         return
     from tokenizers import Tokenizer
@@ -94,16 +95,12 @@ def check_length(folder: str, texts: Iterable[str], max_new_tokens: int) -> None
     tokenizer = Tokenizer.from_file(str(file))
     for text in long:
         number = len(tokenizer.encode(text, add_special_tokens=False).ids)
-        if number + max_new_tokens > limit:
-            raise RequestError(
-                f"the prompt has {plural(number, 'token')} and max_new_tokens={max_new_tokens} would bring it to "
-                f"{number + max_new_tokens}, but the model supports {limit} positions: shorten one of them"
-            )
+        position_limit.check_length(number, max_new_tokens, limit)
 
 
 def _limit_of(folder: Path) -> int | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return position_limit(SimpleNamespace(**config.get("text_config", config)))
+        return position_limit.position_limit(SimpleNamespace(**config.get("text_config", config)))
     except (OSError, ValueError, TypeError, AttributeError):  # loading the model says what is wrong
         return None

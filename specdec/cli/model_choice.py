@@ -23,7 +23,7 @@ from specdec.cli.options import EXIT_ERROR, ModelOption, before_anything_runs, n
 from specdec.cli.progress import status
 from specdec.errors import HubUnreachableError, ModelError, RequestError, nearest
 from specdec.models.loading import checked_dtype, checked_name
-from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, default_model, own_folder
+from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, default_model
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
@@ -118,7 +118,7 @@ class ModelChoice(OptionGroup):
         """
         check_stages(strategies, verifier, **self.stages, settings=settings)
         with self._naming_own():
-            folder = checked_name(self._path())
+            folder = checked_name(self.name)
         checked_dtype(self.dtype)
         check_length(folder, prompts, settings.get("max_new_tokens", 0))
 
@@ -135,12 +135,7 @@ class ModelChoice(OptionGroup):
         """Check the path, device and dtype, without the hub."""
         from specdec.models.loading import ModelSource
 
-        return ModelSource.of(self._path(checked_dtype(self.dtype)), self.device, self.dtype)
-
-    def _path(self, dtype: str = "auto") -> str:
-        """Return the model's path or hub name; one of specdec's own goes before a folder of that name."""
-        name = self.name
-        return own_folder(name, dtype) if name in OWN_MODELS else name
+        return ModelSource.of(self.name, self.device, self.dtype)
 
     def refuse_missing(self) -> None:
         """Refuse a path or hub name without a model, before torch and transformers are imported; may ask the hub.
@@ -151,7 +146,7 @@ class ModelChoice(OptionGroup):
         from specdec.models.hub import HubAnswer
 
         with self._naming_own():
-            HubAnswer.of(checked_name(self._path()))
+            HubAnswer.of(checked_name(self.name))
 
     @contextmanager
     def _naming_own(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from specdec.cli.progress import status
 from specdec.errors import RequestError, SpecdecError, memory_ran_out
-from specdec.models.own_models import OWN_MODELS, SMOLLM2, default_model, own_folder
+from specdec.models.own_models import SMOLLM2, default_model
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it before UTF-8 text
 EXIT_ERROR = 1
@@ -26,7 +26,7 @@ ProposerOption = Annotated[
 ]
 MODEL_HELP = (
     "a folder, hub name or GGUF file; 'smollm2' is SmolLM2-135M-Instruct, which `specdec demo` fetches, and 'demo' a "
-    "small built-in model"
+    "small built-in model (./demo a folder of that name)"
 )
 SHOWN_DEFAULT_MODEL = "smollm2 if it has been fetched, else demo"
 ModelOption = Annotated[str | None, typer.Option(help=MODEL_HELP, show_default=SHOWN_DEFAULT_MODEL)]
@@ -121,7 +121,7 @@ def load_tokenizer(name: str) -> Any:
     """
     from specdec.models.loading import checked_name, load_pretrained_tokenizer
 
-    name = own_folder(name, "float32") if name in OWN_MODELS else checked_name(name)
+    name = checked_name(name)
     with status(f"loading {name}"):
         quieten_transformers()
         return load_pretrained_tokenizer(name)

@@ -63,7 +63,7 @@ def mask(
     with before_anything_runs():
         check_outputs(out)
         settings = {"max_new_tokens": max_new_tokens}
-        choice.check_early(proposer, settings=settings, prompts=[prompt])
+        _check_early(choice, prompt, settings, proposer)
         from specdec.pictures.mask import MaskPicture, check_path, save, telling_step
 
         if out is not None:
@@ -97,7 +97,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with before_anything_runs():
         check_outputs(json_file, html_file)
-        choice.check_early(proposer, settings=settings, prompts=[prompt])
+        _check_early(choice, prompt, settings, proposer)
         from specdec.pictures.page import check_page, save_page
 
         if html_file is not None:
@@ -159,8 +159,6 @@ def race(  # noqa: PLR0913, PLR0917 - as above
 
 
 def _recorder(proposer: str, choice: ModelChoice, prompt: str, settings: dict[str, Any]) -> "Recorder":
-    _check_prompt(prompt)
-    choice.check_early(proposer, settings=settings, prompts=[prompt])
     check_request(proposer, **choice.stages, settings=settings)
     from specdec.pictures.trace import Recorder
 
@@ -170,8 +168,7 @@ def _recorder(proposer: str, choice: ModelChoice, prompt: str, settings: dict[st
 
 
 def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, settings: dict[str, Any]) -> list[Any]:
-    _check_prompt(prompt)
-    choice.check_early(*proposers, settings=settings, prompts=[prompt])
+    _check_early(choice, prompt, settings, *proposers)
     strategies, _ = check_request(*proposers, **choice.stages, settings=settings)
     from specdec.generator import Generator
 
@@ -188,9 +185,10 @@ def _asked(prompt: str, chat: bool | None, choice: ModelChoice) -> Any:
     return as_messages(prompt) if not is_text and sends_chat(chat, choice.model) else prompt
 
 
-def _check_prompt(prompt: str) -> None:
+def _check_early(choice: ModelChoice, prompt: str, settings: dict[str, Any], *proposers: str) -> None:
     if not prompt:
         raise RequestError("the prompt is empty: give at least one token")
+    choice.check_early(*proposers, settings=settings, prompts=[prompt])
 
 
 def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:

@@ -13,7 +13,7 @@ from specdec.comparison.options import ComparisonKeywords, ComparisonOptions
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
-from specdec.comparison.runs import WARM, Plan, Promise, Run, decoder, measure
+from specdec.comparison.runs import WARM, Decoder, Plan, Promise, Run, decoder, measure
 from specdec.comparison.ties import examine_differences
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
@@ -87,6 +87,10 @@ class ComparisonSession:
         """Make a generator for another strategy with this session's model, acceptance rule and numerics."""
         return self._contenders.make(proposer)
 
+    def decoder(self, made: Generator, settings: dict[str, Any]) -> Decoder:
+        """Return a function that decodes one of the plan's prompts with a seed, chats until their turn ends."""
+        return decoder(made, [prompt[2] for prompt in self.plan.prompts], settings, self._ends)
+
     def close(self) -> None:
         """Close the generators."""
         for made in self.generators.values():
@@ -143,8 +147,7 @@ class ComparisonSession:
         return self._compared(stopped)
 
     def _measured(self) -> Iterator[Run]:
-        ids = [prompt[2] for prompt in self.plan.prompts]
-        decoders = {name: decoder(made, ids, self.settings, self._ends) for name, made in self.generators.items()}
+        decoders = {name: self.decoder(made, self.settings) for name, made in self.generators.items()}
         return measure(self.plan, decoders, {run.key for run in self.runs}, forget=self._forget)
 
     def _forget(self) -> None:
@@ -160,7 +163,7 @@ class ComparisonSession:
         except RequestError as nothing:
             raise stopped or nothing from None
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
-        examine_differences(comparison, self.generators, self.settings)
+        examine_differences(comparison, self.generators, self.settings, self._ends)
         return comparison
 
 

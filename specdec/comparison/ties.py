@@ -17,6 +17,7 @@ from specdec.comparison.results import Comparison
 from specdec.decoding.result import Result
 from specdec.generator import Generator
 from specdec.record import StepRecord
+from specdec.requests.prompts import encode
 from specdec.sampling.processors import warpers
 from specdec.sampling.randomness import Randomness, seed_of_sample
 from specdec.settings import Settings
@@ -38,8 +39,9 @@ class ScoredText:
         return self.scores.get(len(self.prompt) + index)
 
     @classmethod
-    def decode(cls, generator: Generator, ids: list[int], settings: Mapping[str, Any]) -> "ScoredText":
-        """Decode a prompt, and record the scores of its steps."""
+    def decode(cls, generator: Generator, prompt: Any, settings: Mapping[str, Any]) -> "ScoredText":
+        """Decode a prompt in any form, chats until their turn ends, and record the scores of its steps."""
+        ids = encode(prompt, generator.tokenizer, generator.vocab_size)
         length, scores = len(ids), dict[int, torch.Tensor]()
 
         def note(record: StepRecord) -> None:
@@ -49,7 +51,7 @@ class ScoredText:
                 scores.update((place, shown) for place, shown in known if shown is not None)
                 length += len(outcome.tokens)
 
-        result: Result = generator.generate(ids, on_step=note, **{**settings, "keeps_scores": True})
+        result: Result = generator.generate(prompt, on_step=note, **{**settings, "keeps_scores": True})
         return cls(ids, result.token_ids, scores)
 
 
@@ -107,13 +109,21 @@ def noise_along(plain: Generator, prompt: Sequence[int], agreed: Sequence[int]) 
 
 
 def examine_differences(
-    comparison: Comparison, generators: Mapping[str, Generator], settings: Mapping[str, Any]
+    comparison: Comparison,
+    generators: Mapping[str, Generator],
+    settings: Mapping[str, Any],
+    ends: Mapping[int, Sequence[int]],
 ) -> None:
-    """Judge each difference of a comparison; after Ctrl-C the rest stay without a verdict."""
+    """Judge each difference of a comparison; after Ctrl-C the rest stay without a verdict.
+
+    ``ends`` has the ends of text of prompts that are chats.
+    """
     known: dict[tuple[Any, ...], Judgement] = {}
     try:
         for place, found in enumerate(comparison.differences):
             name, given = comparison.plan.reference_of(found.strategy), dict(settings)
+            if found.prompt in ends:  # which ``min_new_tokens`` suppresses
+                given.setdefault("eos_token_id", ends[found.prompt])
             given["seed"] = seed_of_sample(comparison.plan.seed, found.repeat)
             # Greedy repeats are equal, and are examined once.
             draws = given["seed"] if Settings.make(given).temperature else None

@@ -159,18 +159,19 @@ class _Screening:
     ) -> None:
         self._session = session
         self._on_trial = on_trial
-        ids = [list(tokens) for _, _, tokens in session.plan.prompts]
-        spread = [ids[index * len(ids) // (2 * _SAMPLE_PROMPTS)] for index in range(2 * _SAMPLE_PROMPTS)]
+        num_prompts = len(session.plan.prompts)
+        spread = [index * num_prompts // (2 * _SAMPLE_PROMPTS) for index in range(2 * _SAMPLE_PROMPTS)]
         self._samples = spread[::2], spread[1::2]
         # Allow for a token's cost of twice plain decoding's.
         tokens = seconds / (2 * costs.seconds[0]) / min(num_settings, _MOST_SCREENED) / _SAMPLE_PROMPTS
         self._num_tokens = min(session.settings["max_new_tokens"], max(_LEAST_SAMPLE_TOKENS, int(tokens)))
 
     def __call__(self, strategy: str, is_second: bool = False) -> Trial:
-        settings = {**self._session.settings, "seed": self._session.plan.seed}
+        settings = dict(self._session.settings)
         settings["max_new_tokens"] = min(settings["max_new_tokens"], self._num_tokens * (1 + is_second))
         with self._session.generator(strategy) as generator:
-            runs = [generator.generate(ids, **settings).stats for ids in self._samples[is_second]]
+            decode = self._session.decoder(generator, settings)
+            runs = [decode(prompt, self._session.plan.seed).stats for prompt in self._samples[is_second]]
         trial = Trial(
             strategy,
             sum(stats.num_tokens for stats in runs),

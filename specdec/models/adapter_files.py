@@ -9,7 +9,6 @@ from specdec.errors import ModelError, in_one_line
 from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
 from specdec.models.hub import HubAnswer
 from specdec.models.model_files import model_file
-from specdec.models.unwrapping import unwrapped
 
 
 def base_of(name: str, hub: HubAnswer) -> str | None:
@@ -50,6 +49,8 @@ def with_adapter(base: Any, name: str, hub: HubAnswer) -> Any:
             layers alone.
     """
     from peft import PeftModel, load_peft_weights
+
+    from specdec.models.unwrapping import unwrapped  # imports torch, which finding a base model doesn't need
 
     where = {"local_files_only": hub.is_offline}
     fits = f"was it trained for {type(base).__name__} of {base.config.name_or_path!r}? Write its base model into its"

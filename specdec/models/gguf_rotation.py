@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np  # each command imports this file
 
 HEAD_SIZES = "global_head_dim", "head_dim"
 ROTATION_TENSOR = re.compile(r"rope_(factors_(short|long)|freqs)\.weight|.*attn_rot_embd(\.weight)?")
@@ -65,6 +66,8 @@ def apply_rotation(config: Any, settings: Mapping[str, Any], names: Sequence[str
 
 def equal(one: Any, other: Any) -> bool:
     """Return True for values that are equal in a file's float32."""
+    import numpy as np
+
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     return bool(np.float32(one) == np.float32(other)) if numbers else bool(one == other)
 
@@ -130,8 +133,10 @@ def _longrope(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def _divided(config: Any, parameters: dict[str, Any], divisors: np.ndarray) -> bool:
+def _divided(config: Any, parameters: dict[str, Any], divisors: "np.ndarray") -> bool:
     """Divide the frequencies of a rotation as a file's tensor does; False if transformers has no such rotation."""
+    import numpy as np
+
     plain = parameters["rope_theta"] ** (np.arange(len(divisors)) / -len(divisors))
     before = dict(parameters)
     scalings = [{**_LLAMA3, "original_max_position_embeddings": length} for length in _LLAMA3_LENGTHS]
@@ -145,8 +150,9 @@ def _divided(config: Any, parameters: dict[str, Any], divisors: np.ndarray) -> b
     return False
 
 
-def _frequencies(config: Any, parameters: Mapping[str, Any]) -> np.ndarray:
+def _frequencies(config: Any, parameters: Mapping[str, Any]) -> "np.ndarray":
     """Return transformers' frequencies of a rotation in the configuration."""
+    import numpy as np
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     kind = parameters.get("rope_type", "default")
@@ -158,7 +164,7 @@ def _frequencies(config: Any, parameters: Mapping[str, Any]) -> np.ndarray:
     return found
 
 
-def _tensor(path: Path, name: str) -> np.ndarray:
+def _tensor(path: Path, name: str) -> "np.ndarray":
     from gguf import GGUFReader, dequantize
 
     tensor = next(tensor for tensor in GGUFReader(path).tensors if tensor.name == name)

@@ -136,7 +136,7 @@ def checked_device(given: object) -> str:
 
 
 def checked_name(name: str, dtype: str = "auto") -> str:
-    """Return a model's path or hub name, with ``~`` expanded; the folder of one of ``OWN_MODELS``.
+    """Return a model's path or hub name, with ``~`` expanded. ``OWN_MODELS`` go before folders of their names.
 
     Args:
         dtype: in which the model will be loaded; SmolLM2 has a checkpoint of its own for bfloat16.
@@ -147,10 +147,10 @@ def checked_name(name: str, dtype: str = "auto") -> str:
     """
     if not name:
         raise ModelError(f"the model's name is empty. {GIVE_A_MODEL}")
+    if name in OWN_MODELS:
+        return own_folder(name, dtype)
     name = os.path.expanduser(name)
     path = Path(name)
-    if name in OWN_MODELS and not path.exists():
-        return own_folder(name, dtype)
     if is_gguf(name):
         check_gguf(name)
         return name

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from specdec.errors import RequestError, plural
+
 
 def position_limit(config: Any) -> int | None:
     """Return the largest number of positions that the model supports; None if its configuration has no limit.
@@ -19,3 +21,17 @@ def position_limit(config: Any) -> int | None:
             limits.append(parameters.get("original_max_position_embeddings") or original or limits[0])
     limits += [window] if (window := getattr(config, "keep_window_size", None)) else []
     return min(limits, default=None)
+
+
+def check_length(num_tokens: int, max_new_tokens: int, limit: int) -> None:
+    """Refuse a prompt whose text may need more positions than the model supports.
+
+    Raises:
+        RequestError: with the numbers.
+    """
+    needed = num_tokens + max_new_tokens - 1  # nothing follows the last token, so it takes no position
+    if needed > limit:
+        raise RequestError(
+            f"the prompt has {plural(num_tokens, 'token')} and max_new_tokens={max_new_tokens} would need {needed} "
+            f"positions, but the model supports {limit}: shorten one of them"
+        )

@@ -79,12 +79,16 @@ def check_name(kind: str, name: str) -> None:
         PluginError: with what was probably meant.
     """
     if not has_others():
-        installed = _installed()
-        others = [each for (of, each), dist in _OTHERS.items() if of == kind and dist in installed]
-        known = {*BUILT_INS[kind], *others}
+        known = known_names(kind)
         if name not in known and "/" not in name:
             kinds = [each for each, names in BUILT_INS.items() if name in names and each != "backends"]
             raise PluginError(unknown(kind, name, known, kinds))
+
+
+def known_names(kind: str) -> set[str]:
+    """Return the names of one kind that this repository's installed distributions have."""
+    installed = _installed()
+    return {*BUILT_INS[kind], *(name for (of, name), dist in _OTHERS.items() if of == kind and dist in installed)}
 
 
 def merged_parts(given: str, names: Collection[str]) -> list[str]:

@@ -8,7 +8,6 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from specdec.backends.base import Backend
 from specdec.errors import PluginError, SpecdecError, describe
 
 Configured = TypeVar("Configured", bound=BaseModel)
@@ -16,6 +15,8 @@ Configured = TypeVar("Configured", bound=BaseModel)
 
 def fields_of(cls: type) -> Mapping[str, FieldInfo]:
     """Return the options of a plug-in's class by name."""
+    from specdec.backends.base import Backend  # imports torch, which reading a string doesn't need
+
     configuration = cls.Options if issubclass(cls, Backend) else cls
     return configuration.model_fields if issubclass(configuration, BaseModel) else {}
 
@@ -31,10 +32,18 @@ def name_and_options(given: str) -> tuple[str, str]:
     return name.strip(), options
 
 
+def text_options(given: str) -> dict[str, str]:
+    """Return the options of a string ``"name:key=value,…"``, by name, as they were written.
+
+    Raises:
+        PluginError: for an option that isn't of that form, or is given twice.
+    """
+    return dict(_options(name_and_options(given)[1], given))
+
+
 def configured(cls: type[Configured], kind: str, given: str) -> Configured:
     """Return a configuration object with the options of a string ``"name:key=value,…"``."""
-    name, options = name_and_options(given)
-    values = dict(_options(options, given))
+    name, values = name_and_options(given)[0], text_options(given)
     read = {key: read_value(value) for key, value in values.items()}
     try:
         return _made(cls, read)

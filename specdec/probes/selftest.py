@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.base import Deviation
-from specdec.errors import ModelError, in_one_line, is_out_of_memory
+from specdec.errors import ModelError, in_one_line, is_out_of_memory, memory_ran_out
 from specdec.models.architecture import name_of
 from specdec.models.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, distances, walk
@@ -77,8 +77,7 @@ def probe(
         return SelfTestResult(str(fault), Deviation("", 0.0))
     except Exception as error:  # third-party modelling code: after any error the model can't be driven in this way
         if is_out_of_memory(error):  # says nothing about the model, and mustn't be remembered
-            remedy = "free memory, or load the model in a smaller dtype"
-            raise ModelError(f"{name_of(model)} can't be tested: memory ran out; {remedy}") from error
+            raise ModelError(f"{name_of(model)} can't be tested: {memory_ran_out(error)}") from error
         return SelfTestResult(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
 
 

@@ -13,6 +13,7 @@ from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
 from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
+from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.model_defaults import ModelDefaults
@@ -114,12 +115,7 @@ class RequestBuilder:
     def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
-        needed = len(ids) + settings.max_new_tokens - 1  # nothing follows the last token, so it takes no position
-        if needed > shapes.context_length:
-            raise RequestError(
-                f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would need "
-                f"{needed} positions, but the model supports {shapes.context_length}: shorten one of them"
-            )
+        check_length(len(ids), settings.max_new_tokens, shapes.context_length)
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(
             tokens=ids,

@@ -162,7 +162,7 @@ def _sample(settings: dict[str, Any]) -> None:
     elif settings.get("temperature") == 0:
         raise RequestError("do_sample=True with temperature=0: leave one of them out")
     else:
-        settings.setdefault("temperature", 1.0)
+        settings["temperature"] = 1.0 if settings.get("temperature") is None else settings["temperature"]
         settings.setdefault("top_k", _SAMPLING_TOP_K)
 
 

@@ -136,13 +136,13 @@ def stateful(settings: Settings) -> list[Any]:
 def is_path_pure(function: Processor | Criterion) -> bool:
     """Return True if what a processor or criterion returns depends on its arguments alone, as known or declared.
 
-    A subclass may have state, so only transformers' own classes are known.
+    A subclass of one of transformers' classes is as pure as that class, unless its calls are its own.
     """
     from transformers.generation import logits_process, stopping_criteria
 
-    known = {getattr(logits_process, name) for name in _PATH_PURE}
-    known |= {getattr(stopping_criteria, name) for name in _PURE_CRITERIA}
-    return type(function) in known or bool(getattr(function, "is_path_pure", False))
+    known = {getattr(logits_process, name).__call__ for name in _PATH_PURE}
+    known |= {getattr(stopping_criteria, name).__call__ for name in _PURE_CRITERIA}
+    return type(function).__call__ in known or bool(getattr(function, "is_path_pure", False))
 
 
 def processor_name(processor: Processor | Criterion) -> str:

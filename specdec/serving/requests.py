@@ -138,7 +138,7 @@ class RequestParser:
         ]
         prompt = self._encoded(messages, "messages", template_options(body))
         requested = body.max_completion_tokens or body.max_tokens
-        room = self._shapes.context_length - len(prompt)
+        room = self._shapes.context_length - len(prompt) + 1  # the last token takes no position
         most = requested or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"

@@ -30,7 +30,7 @@ _MOST_MEMORY = 0.6  # of a GPU's free memory
 _MOST_BYTES = 2**31  # of keys and values on a CPU
 _LEAST_SHARE = 0.05  # of the steps that write answers, below which something is wrong
 _FEWEST_ROWS = 4  # below which less memory doesn't help
-_REMEDY = "free memory, or run the model in a smaller dtype (--dtype bfloat16)"
+_REMEDY = "free memory, or load the model in bfloat16"
 
 TrainingFor = Callable[[int], TrainingPlan]  # by the number of answer tokens in the text
 

@@ -9,6 +9,8 @@ import pytest
 from specdec import Generator, RequestError
 from specdec.chat.conversation import Turn
 from specdec.chat.session import OutgrownError, Session
+from specdec.layout import Shapes
+from specdec.requests.prompts import encode
 from tests.support import byte_tokenizer
 
 QUESTIONS = ["What is bread?", "And butter?", "Why is the sky blue?"]
@@ -106,6 +108,15 @@ def test_a_retry_that_is_refused_loses_nothing(session: Session) -> None:
     with pytest.raises(Exception, match="no_such_strategy"):
         list(session.retry())
     assert session.conversation == before
+
+
+def test_the_last_token_of_an_answer_takes_no_position(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [{"role": "user", "content": QUESTIONS[0]}]
+    most = len(encode(messages, session.generator.tokenizer, session.generator.vocab_size))
+    monkeypatch.setattr(Shapes, "context_length", most)
+    assert session._room(messages, 1) == 1
+    with pytest.raises(OutgrownError):
+        session._room(messages, 2)
 
 
 def test_plain_decoding_writes_the_same_and_a_planted_difference_is_seen(session: Session) -> None:

@@ -370,7 +370,7 @@ def test_memory_that_runs_out_is_one_line_with_the_remedy(
             code, _, err = run("generate", PROMPT)
         assert code == 1
         assert f"error: memory ran out ({shown}" in err
-        assert "--dtype bfloat16" in err
+        assert "load the model in bfloat16" in err
         assert "damaged" not in err
 
 
@@ -381,7 +381,7 @@ def test_a_process_with_little_memory_says_so_in_one_line() -> None:
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(
-        r"error: memory ran out \([^\n]*\): free memory, or use --dtype bfloat16 [^\n]*\n", ended.stderr
+        r"error: memory ran out \([^\n]*\): free memory, or load the model in bfloat16 [^\n]*\n", ended.stderr
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from specdec import Generator
+from specdec.cli.model_choice import ModelChoice
 
 PROMPT = "1. Multiply 651 by"
 LOOKAHEAD = "lookahead:N=4,W=5,G=2"
@@ -73,6 +74,21 @@ def test_trace_shows_each_step_and_writes_json_and_a_page(run: Any, built_in: tu
     never = [sum("candidate" not in node["roles"] for node in step["nodes"][1:]) for step in traced["steps"]]
     assert left_out == [number for number in never if number]
     assert "not shown" not in run(*arguments, "--all-nodes")[1]
+
+
+@pytest.mark.parametrize("command", [("mask",), ("trace",), ("race", "jacobi", "jacobi")])
+def test_what_can_be_refused_early_is_checked_once(
+    run: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    checked, check = [], ModelChoice.check_early
+
+    def noting(choice: ModelChoice, *strategies: str, **given: Any) -> None:
+        checked.append(strategies)
+        check(choice, *strategies, **given)
+
+    monkeypatch.setattr(ModelChoice, "check_early", noting)
+    run(*command, "--max-new-tokens", "8", "--model", "demo")
+    assert len(checked) == 1
 
 
 def test_trace_keeps_what_would_drive_a_terminal_out_of_it(run: Any) -> None:

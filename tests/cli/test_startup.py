@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec import PluginError, RequestError, demo
+from specdec import Generator, PluginError, RequestError, SpecdecError, ToyModel, demo
 from specdec.cli import app
-from specdec.cli.early_checks import check_length, check_stages
+from specdec.cli.early_checks import _WITH_HEADS, check_length, check_stages
+from specdec.plugins.options import fields_of
 from specdec.plugins.registry import load_plugins
 from tests.support.entry_points import FakeEntryPoint
 from tests.support.fresh_process import modelling, run_commands
@@ -146,9 +147,11 @@ AT_ONCE = [
     (["index", "tests/conftest.py", "--model", "/no/model"], "there is no such folder"),
     (["generate", "x", "--proposer", "datastore:path=no/file"], "the index no/file can't be read"),
     (["train", "head", "--model", "demo", "--out", "/no/such", "--resume"], "/no/such has no text of an earlier run"),
-    (["generate", LONG, "--model", "demo"], "but the model supports 8448 positions: shorten one of them"),
-    (["trace", LONG, "--model", "demo"], "but the model supports 8448 positions: shorten one of them"),
-    (["race", "auto", "suffix", "--prompt", LONG, "--model", "demo"], "but the model supports 8448 positions"),
+    (["generate", LONG, "--model", "demo"], "positions, but the model supports 8448: shorten one of them"),
+    (["trace", LONG, "--model", "demo"], "positions, but the model supports 8448: shorten one of them"),
+    (["race", "auto", "suffix", "--prompt", LONG, "--model", "demo"], "positions, but the model supports 8448"),
+    (["trace", ""], "the prompt is empty"),
+    (["generate", "x", "--proposer", "suffix:depth"], "'depth' is not of the form key=value"),
     (["generate", "x", "--verifier", "mach"], "unknown verifier 'mach': did you mean match?"),
     (["generate", "x", "--backend", "torch"], "unknown backend 'torch': did you mean hf?"),
     (["generate", "x", "--weights", "int9"], "weights='int9': it must be one of auto, packed, stock, fb"),
@@ -184,13 +187,40 @@ def test_a_name_is_left_to_plug_ins_from_elsewhere(monkeypatch: pytest.MonkeyPat
     check_stages(["sufix"], "mach", "auto", "int9", "auto", {})
 
 
+@pytest.mark.parametrize("option", ["eagle3:head", "eagle:head", "draft_model:model", "datastore:path"])
+def test_paths_of_options_are_read_before_torch_as_they_are_read_later(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("specdec.plugins.names._installed", lambda: {"specdec", "specdec-example"})
+    (tmp_path / "1.50").mkdir()
+    for given in (f'{option}="{tmp_path}"', f"{option}=1.50", f'{option} = "1.50"', f"{option}=1.50+successor"):
+        check_stages([given], "match", "auto", "auto", "auto", {})
+    for given, path in ((f'{option}="{tmp_path}"', tmp_path), (f'{option} = "1.50"', Path("1.50"))):
+        made = load_plugins().make("proposers", given)
+        assert Path(getattr(made, option.partition(":")[2])) == path
+    for given in (f'{option}="/no/such"', f"{option}=1.5"):
+        if given != "draft_model:model=1.5":  # which may be a hub's
+            with pytest.raises(SpecdecError, match=r"(/no/such|1\.5)[: ]|(/no/such|1\.5)'"):
+                check_stages([given], "match", "auto", "auto", "auto", {})
+
+
+def test_the_strategies_whose_head_is_looked_for_are_those_that_name_its_folder() -> None:
+    plugins = load_plugins().of_kind("proposers")
+    heads = {each.name: fields_of(each.cls)["head"].annotation for each in plugins if "head" in fields_of(each.cls)}
+    assert set(_WITH_HEADS) == {name for name, kind in heads.items() if kind is not bool}
+
+
 def test_a_text_that_fits_is_not_refused_whatever_its_bytes_or_its_model_s_folder_has(tmp_path: Path) -> None:
     text = "word " * 4000  # 20,000 bytes, of which the model has 8448 positions
     num_tokens = len(demo.load()[1].encode(text, add_special_tokens=False))
     assert num_tokens < 8448
-    check_length(FOLDER, [text], 8448 - num_tokens)
-    with pytest.raises(RequestError, match="would bring it to 8449, but the model supports 8448 positions"):
-        check_length(FOLDER, ["short", text], 8449 - num_tokens)
+    check_length(FOLDER, [text], 8449 - num_tokens)  # the last token takes no position
+    with pytest.raises(RequestError, match="would need 8449 positions, but the model supports 8448: shorten") as early:
+        check_length(FOLDER, ["short", text], 8450 - num_tokens)
+    with pytest.raises(RequestError) as late:
+        Generator(ToyModel(lambda _: [1.0], 1, 8448)).generate([0] * num_tokens, max_new_tokens=8450 - num_tokens)
+    assert str(early.value) == str(late.value)
     for config in (None, "[", "[]", "{}"):
         if config is not None:
             (tmp_path / "config.json").write_text(config)

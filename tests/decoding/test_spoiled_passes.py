@@ -83,7 +83,7 @@ def test_a_backend_that_fails_in_a_step_is_one_named_failure_and_those_that_wait
     for result, text in zip(results[:2], expected, strict=False):
         assert isinstance(result.error, PluginError)
         assert str(result.error).startswith(
-            "backend ToyBackend with ExactCompiler failed with RuntimeError: out of memory"
+            "backend ToyBackend with ExactCompiler failed: memory ran out (RuntimeError: out of memory)"
         )
         assert result.token_ids == text[: len(result.token_ids)], "what was written before is kept"
     assert results[2].token_ids == expected[2]

@@ -13,10 +13,11 @@ from huggingface_hub import ModelInfo
 from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from specdec import Generator, ModelError, demo
+from specdec.cli.model_choice import ModelChoice
 from specdec.models import gguf_file
 from specdec.models.checkpoint_files import remedy_for_files
 from specdec.models.hub import HubAnswer
-from specdec.models.loading import load_pretrained, load_pretrained_tokenizer
+from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer
 from tests.support import families
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
@@ -56,16 +57,29 @@ def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: l
 
 
 @pytest.mark.parametrize("load", [Generator, load_pretrained, load_pretrained_tokenizer])
-def test_a_folder_goes_before_one_of_the_names(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_are_not_those_of_folders(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=r"^smollm2 has not been fetched: run `make real-model`"):
-        load("smollm2")
-    load("demo")
     for name in ("demo", "smollm2"):
         (tmp_path / name).mkdir()
         with pytest.raises(ModelError, match="has no"):
-            load(name)
+            load(f"./{name}")
+    with pytest.raises(ModelError, match=r"^smollm2 has not been fetched: run `make real-model`"):
+        load("smollm2")
+    load("demo")
+
+
+def test_a_model_of_ones_own_in_a_folder_of_that_name_keeps_its_dtype(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "config.json").write_text("{}")
+    own = str(Path(demo.__file__).parent / "model")
+    for source in (ModelSource.of("demo"), ModelChoice("demo")._checked_source()):
+        assert (source.name, source.dtype) == (own, "float32")
+    for source in (ModelSource.of("./demo"), ModelChoice("./demo")._checked_source()):
+        assert (source.name, source.dtype) == ("./demo", "auto")
 
 
 def test_the_names_of_the_command_line_are_models_in_python(

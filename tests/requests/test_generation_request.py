@@ -73,6 +73,10 @@ def test_what_contradicts_itself_is_refused_with_the_remedy(given: dict[str, Any
 
 def test_sampling_is_as_transformers_has_it() -> None:
     assert GenerationRequest.of("the", do_sample=True).settings == {"temperature": 1.0, "top_k": 50}
+    for more in ({}, {"num_return_sequences": 2}):
+        off = GenerationRequest.of("the", do_sample=True, temperature=None, **more)
+        assert off.settings == {"temperature": 1.0, "top_k": 50}
+    assert GenerationRequest.of("the", do_sample=True, top_k=None).settings == {"temperature": 1.0, "top_k": None}
     assert GenerationRequest.of("the", do_sample=True, temperature=0.5, top_k=3).settings == {
         "temperature": 0.5,
         "top_k": 3,

@@ -8,10 +8,17 @@ import pytest
 from transformers import AddedToken, GenerationConfig
 
 from specdec import Generator, ToyModel
-from specdec.comparison import compare
+from specdec.auditing import audit
+from specdec.comparison import EvaluationPrompt, compare
+from specdec.comparison.ties import ScoredText
+from specdec.comparison.trial import Trial
+from specdec.comparison.tune import Tuner
 from specdec.models.loading import load_pretrained_tokenizer
 from specdec.pictures.trace import Recorder
 from specdec.requests.turn_ends import ends_in_chat, ends_of_turn
+from specdec.tree import DraftTree
+from specdec.verifiers.base import Verdict
+from specdec.verifiers.match import MatchVerifier
 from tests.serving.serving import serving
 from tests.support.byte_tokenizer import END, trained
 
@@ -153,7 +160,35 @@ def test_traces_and_comparisons_of_chats_end_with_their_turn() -> None:
     assert trace.result.text == "the cat sat"
     comparison = compare(model, {"a": "prompt_lookup"}, [CHAT, "the hat"], tokenizer=tokenizer, repeats=1, **SETTINGS)
     lengths = {(run.prompt, len(run.tokens)) for run in comparison.runs}
-    assert lengths == {(0, len(trace.result.token_ids)), (1, 40)}
+    num_tokens = len(trace.result.token_ids)
+    assert lengths == {(0, num_tokens), (1, 40)}
+    findings = audit(Generator(model, tokenizer, proposer="prompt_lookup"), [CHAT, "the hat"], **SETTINGS).findings
+    assert [(each.verdict, each.num_tokens) for each in findings] == [("identical", num_tokens), ("identical", 40)]
+    heard: list[Trial] = []
+    chats = [EvaluationPrompt("toy", str(number), CHAT) for number in range(8)]
+    tuner = Tuner(model, "jacobi", chats, tokenizer=tokenizer, space={"n": [2, 4]}, clock=lambda: 0.0, **SETTINGS)
+    tuner.run(heard.append)
+    assert {trial.num_tokens for trial in heard} == {4 * num_tokens}
+
+
+def test_a_chats_difference_is_judged_with_the_ends_that_it_was_written_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(MatchVerifier):
+        def verify(self, tree: DraftTree, target: Any, chances: Any) -> Verdict:
+            verdict = super().verify(tree, target, chances)
+            return Verdict(verdict.path, (*verdict.tokens[:-1], verdict.tokens[-1] ^ 1))
+
+    tokenizer = tokenizer_of()
+    model, ends = writer("the cat sat<|im_end|>and", tokenizer), []
+    decode = ScoredText.decode
+
+    def noting(generator: Generator, prompt: Any, settings: Any) -> ScoredText:
+        ends.append(settings["eos_token_id"])
+        return decode(generator, prompt, settings)
+
+    monkeypatch.setattr(ScoredText, "decode", noting)
+    wrong = Generator(model, tokenizer, proposer="jacobi", verifier=Wrong())
+    assert compare(model, {"a": wrong}, [CHAT], tokenizer=tokenizer, repeats=1, **SETTINGS).defects
+    assert ends == [ends_in_chat(model, tokenizer, len(tokenizer), {})]
 
 
 def test_a_gguf_file_names_the_ends_of_turns(tmp_path: Path) -> None:

@@ -5,10 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor, SynthIDTextWatermarkLogitsProcessor
+from transformers import (
+    EosTokenCriteria,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    SynthIDTextWatermarkLogitsProcessor,
+)
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.auditing import audit
+from specdec.sampling.processors import is_path_pure
 from tests.support import families
 
 PROMPTS = [[5, 9, 2, 7], [1, 2, 3], [4, 4, 11, 60, 8]]
@@ -164,6 +171,65 @@ def test_a_subclass_of_a_processor_without_state_may_have_some() -> None:
     for strategy in STRATEGIES:
         results = Generator(model, proposer=strategy).generate(PROMPTS, max_new_tokens=9, logits_processor=Fading(3.0))
         assert [result.token_ids for result in results] == alone
+
+
+def test_a_subclass_that_computes_as_its_parent_does_is_as_pure() -> None:
+    class Named(RepetitionPenaltyLogitsProcessor):
+        """With a constructor and a name of its own."""
+
+        def __init__(self) -> None:
+            super().__init__(3.0)
+
+    class Banned(NoBadWordsLogitsProcessor):
+        """Computes as its parent's parent does."""
+
+    class AtTwo(EosTokenCriteria):
+        """For another token."""
+
+        def __init__(self) -> None:
+            super().__init__(2)
+
+    class Counting(AtTwo):
+        """Has state."""
+
+        def __call__(self, *given: Any, **more: Any) -> torch.Tensor:
+            self.num_calls = getattr(self, "num_calls", 0) + 1
+            return super().__call__(*given, **more)
+
+    class CountingStill(Counting):
+        """Inherits it."""
+
+    class Alternating(StoppingCriteria):
+        """Of a class that computes nothing itself."""
+
+    assert [is_path_pure(each) for each in (Named(), Banned([[1]]), AtTwo())] == [True] * 3
+    assert [is_path_pure(each) for each in (Counting(), CountingStill(), Alternating())] == [False] * 3
+
+
+class UntilTold:
+    """Ends texts once its attribute has been set from outside."""
+
+    stop = False
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any) -> bool:
+        return self.stop
+
+
+class SharedUntilTold(UntilTold):
+    is_path_pure = True
+
+
+@pytest.mark.parametrize(("kind", "length"), [(UntilTold, 30), (SharedUntilTold, 3)])
+def test_what_is_set_later_reaches_a_shared_criterion_and_no_copy(kind: type[UntilTold], length: int) -> None:
+    criterion, heard = kind(), []
+
+    def note(record: Any) -> None:
+        heard.append(record)
+        criterion.stop = len(heard) > 2
+
+    generator, settings = Generator(ToyModel.random(), proposer="autoregressive"), {"max_new_tokens": 30}
+    results = generator.generate(PROMPTS_OF_THE_TOY, **settings, stopping_criteria=criterion, on_step=note)
+    assert [len(result.token_ids) in range(length, length + 2) for result in results] == [True, True]
 
 
 def test_requests_of_an_open_batch_cant_share_what_may_have_state() -> None:

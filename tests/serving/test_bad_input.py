@@ -127,6 +127,19 @@ def test_the_last_token_takes_no_position(served: Served) -> None:
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
+def test_the_default_length_of_a_chats_answer_fills_all_positions(served: Served) -> None:
+    most, tokenizer = served.generator.shapes.max_positions, served.generator.tokenizer
+    content = "word " * ((most - 60) * 100 // len(tokenizer.encode("word " * 100)))
+    body = {"model": "demo", "messages": [{"role": "user", "content": content}]}
+    usage = served.post("/v1/chat/completions", {**body, "max_tokens": 1}).json()["usage"]
+    room = most - usage["prompt_tokens"] + 1
+    assert 1 < room < 100
+    answer = served.post("/v1/chat/completions", {**body, "min_tokens": room})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == room
+    assert served.post("/v1/chat/completions", {**body, "min_tokens": room + 1}).status_code == 400
+
+
 def test_too_long_is_refused_with_both_numbers(served: Served) -> None:
     most = served.generator.shapes.max_positions
     answer = served.post("/v1/completions", {**GOOD, "prompt": [5] * 100, "max_tokens": most})

@@ -9,7 +9,7 @@ import torch
 from openvino import opset13 as ops
 
 from specdec import ModelError
-from specdec.errors import is_out_of_memory
+from specdec.errors import memory_ran_out
 from specdec_openvino.conversion.external_weights import Weights
 from specdec_openvino.conversion.files import Conversion
 from specdec_openvino.conversion.weight_separation import joined
@@ -57,7 +57,7 @@ class Compiled(RetainedInForks):
                 fix_shapes(graph, num_tokens)
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except (RuntimeError, MemoryError) as error:
-            reason = "memory ran out; free memory, or use backend hf" if is_out_of_memory(error) else _reason(error)
+            reason = memory_ran_out(error) or _reason(error)
             raise ModelError(f"OpenVINO can't compile the model for {options.device}: {reason}") from error
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
