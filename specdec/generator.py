@@ -248,9 +248,7 @@ class Generator:
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
         with self._binding.alone() as binding:
-            is_on_cpu = binding.target.shapes.device.type == "cpu"
-            on_pass = self._huge_pages.add_pass_seconds if self._huge_pages is not None and is_on_cpu else None
-            with OpenBatch(binding, *limits, on_pass, max_guest_size) as batch:
+            with OpenBatch(binding, *limits, self._huge_pages, max_guest_size) as batch:
                 yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -17,6 +17,7 @@ from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, failure
 from specdec.machine.facts import free_bytes
+from specdec.machine.huge_pages import HugePages
 from specdec.record import Outcome, StepRecord
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import ProposerChoice, RequestOptions
@@ -37,7 +38,7 @@ class OpenBatch(Scheduler):
         binding: used by this batch alone until the batch is closed.
         max_batch_size, max_cache_bytes: as of the generator.
         max_prefix_bytes: keys and values cached for requests that begin with the same tokens.
-        on_pass: called after each step with the seconds of its pass.
+        huge_pages: informed of the time of passes on a CPU.
         max_guest_size: for a batch of many users, whose own strategies are those that are bound now. All others are its
             guests: of those that aren't in use, the last ones stay bound, up to this size together (``size_of``). They
             draft at most a chunk's tokens, beside other requests no more than makes a pass half as long again, and less
@@ -55,7 +56,7 @@ class OpenBatch(Scheduler):
         max_batch_size: int,
         max_cache_bytes: int | None,
         max_prefix_bytes: int = 0,
-        on_pass: Callable[[float], object] | None = None,
+        huge_pages: HugePages | None = None,
         max_guest_size: float | None = None,
     ) -> None:
         target = binding.target
@@ -63,7 +64,7 @@ class OpenBatch(Scheduler):
         self._max_size, self._own, self._costs, self._share_of_guests = math.inf, frozenset[Strategy](), None, 1.0
         if max_guest_size is not None:
             self._max_size, self._own, self._costs = max_guest_size, binding.strategies.bound, binding.costs()
-        self._on_pass = on_pass
+        self._huge_pages = huge_pages if target.shapes.device.type == "cpu" else None
         self._requests = set[Handle]()
         self._is_fresh = True  # the binding was renewed for this batch
         max_cache_bytes = max_cache_bytes or _share_of_free(target, max_prefix_bytes)
@@ -162,8 +163,8 @@ class OpenBatch(Scheduler):
         record = super().advance()
         if record is None:
             return None
-        if self._on_pass is not None:
-            self._on_pass(record.seconds.get("forward", 0.0))
+        if self._huge_pages is not None:
+            self._huge_pages.add_pass_seconds(record.seconds.get("forward", 0.0))
         self.limit_host_time(record)
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason}
         if ended:
