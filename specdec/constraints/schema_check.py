@@ -24,6 +24,7 @@ _NOTES = {
     "contentMediaType", "discriminator", "$comment", "$schema", "$id", "$anchor",
 }  # fmt: skip
 
+_ALL_OF = re.compile(r"(/allOf/\d+)+$")  # of the place of a schema that holds with the one around
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that need \uXXXX, which isn't allowed
 
 # Keywords of JSON Schema that aren't enforced: each is spelled right, so another one wasn't meant.
@@ -83,6 +84,7 @@ def check_schema(schema: object) -> None:
     """
     _check_depth(schema)
     schemas = schemas_by_place(schema, _check_one)
+    _check_names(schemas)
     _check_finite(schemas)
 
 
@@ -162,17 +164,24 @@ def _faults(schema: Mapping[str, Any]) -> Iterator[str]:
         if any(isinstance(leaf, str) and _UNWRITABLE.search(leaf) for leaf in leaves):
             yield f"{keyword} has a control character, which can't be written"
         if inexact := [each for each in filter(_is_number, leaves) if not _is_exact(keyword, each)]:
-            remedy = "give it as a string" if keyword in ("const", "enum") else "give one in this range, or none"
-            yield (
-                f"the digits of {keyword}, {shortened(str(inexact[0]), _MOST_SHOWN)}, can't be enforced: integers are "
-                f"exact up to 2**53, and other numbers to the digits of a double; {remedy}"
-            )
-    least, num_names = schema.get("minProperties", 0), len({*schema.get("required", ())})
-    if least > num_names + 1 and not {"const", "enum"} & schema.keys():  # the names of constants are their own
-        yield (
-            f"minProperties is {least}, which a repeated name would meet: have {plural(least - 1, 'name')} in "
-            f"required, or give {num_names + 1} at most"
-        )
+            shown = shortened(str(inexact[0]), _MOST_SHOWN)
+            why = "no double has them; give it as a string"
+            if keyword not in ("const", "enum"):
+                why = "a double within 64 bits is needed, and its neighbour if exclusive; give another, or leave it out"
+            yield f"the digits of {keyword}, {shown}, can't be enforced: {why}"
+
+
+def _check_names(schemas: Mapping[str, Any]) -> None:
+    """Refuse numbers of properties that an object would reach by a repeated name, beyond what ``required`` ensures."""
+    objects = [(place, _ALL_OF.sub("", place), each) for place, each in schemas.items() if isinstance(each, dict)]
+    names = defaultdict[str, set[str]](set)
+    for _, whole, schema in objects:
+        names[whole].update(schema.get("required", ()))
+    for place, whole, schema in objects:
+        least, most = schema.get("minProperties", 0), len(names[whole]) + 1
+        if least > most and not {"const", "enum"} & schema.keys():  # the names of constants are their own
+            remedy = f"have {plural(least - 1, 'name')} in required, or give {most} at most"
+            _refuse(place, f"minProperties is {least}, which a repeated name would meet: {remedy}")
 
 
 def _is_exact(keyword: str, number: float | Decimal) -> bool:

@@ -15,7 +15,6 @@ from specdec.heads.config import Eagle3Config, PEagleConfig
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import (
     FILES,
-    MISUNDERSTOOD,
     TargetWeights,
     check_target,
     head_embeddings,
@@ -27,7 +26,7 @@ from specdec.heads.files import (
 )
 from specdec.heads.kinds import STRATEGIES
 from specdec.heads.p_eagle import PEagleHead
-from specdec.heads.settings import check_layers, check_settings
+from specdec.heads.settings import check_layers, check_settings, understood
 
 REMEDIES = {
     "eagle3": "give the folder of an EAGLE-3 head that was trained for this model",
@@ -60,17 +59,13 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) ->
     settings = read_config(folder, remedy)
     files = read_tensors(folder, FILES, remedy)
     tensors = {_official_name(name): tensor for name, tensor in files.items()}
-    try:
+    with understood(folder, remedy):
         _check_kind(folder, settings, tensors, kind)
         check_settings(folder, settings, remedy)
         config = _config_of(settings, tensors)
         _check_target(folder, config, tensors, target, remedy)
         check_layers(folder, settings, config.target_layers(target.num_layers), remedy)
         head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype, remedy)
-    except MISUNDERSTOOD as error:
-        raise ModelError(
-            f"the head in {folder} has an incomplete or unknown configuration ({error}): {remedy}"
-        ) from error
     optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
         if "lm_head.weight" not in tensors:

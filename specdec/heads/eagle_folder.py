@@ -10,7 +10,6 @@ from specdec.heads.config import EagleConfig
 from specdec.heads.eagle import EagleHead
 from specdec.heads.files import (
     FILES,
-    MISUNDERSTOOD,
     TargetWeights,
     check_target,
     head_embeddings,
@@ -19,7 +18,7 @@ from specdec.heads.files import (
     read_config,
     read_tensors,
 )
-from specdec.heads.settings import check_layers, check_settings
+from specdec.heads.settings import check_layers, check_settings, understood
 
 REMEDY = "give the folder of an EAGLE head that was trained for this model"
 
@@ -36,7 +35,7 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     settings = read_config(folder, REMEDY)
     files = read_tensors(folder, FILES, REMEDY)
     tensors = {name.removeprefix("model.").replace("layers.0.", "midlayer."): files[name] for name in files}
-    try:
+    with understood(folder, REMEDY):
         _check_kind(folder, settings, tensors)
         check_settings(folder, settings, REMEDY, has_norms=False)
         check_layers(folder, settings, (target.num_layers,), REMEDY)
@@ -45,10 +44,6 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
         own, sizes = tensors.pop("embed_tokens.weight", None), (config.vocab_size, config.hidden_size)
         embeddings = head_embeddings(folder, own, sizes, target, REMEDY)
         head = EagleHead(config, embeddings, embeddings.device, dtype)
-    except MISUNDERSTOOD as error:
-        raise ModelError(
-            f"the head in {folder} has an incomplete or unknown configuration ({error}): {REMEDY}"
-        ) from error
     if "lm_head.weight" not in tensors:
         tensors["lm_head.weight"] = target.output()
     load_tensors(folder, head, tensors, REMEDY)

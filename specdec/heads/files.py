@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError, memory_ran_out
-from specdec.heads.settings import check_settings
+from specdec.heads.settings import check_settings, understood
 
-# What a value of a wrong type, or a missing or impossible one, brings up.
-MISUNDERSTOOD = ValidationError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
 # Files of tensors, by pattern; those of the first pattern that has any are read.
 FILES = "*.safetensors", "pytorch_model*.bin"
 _MOST_NAMES = 3  # in an error
@@ -75,7 +72,9 @@ def check_folder(folder: Path, remedy: str, has_norms: bool = True) -> None:
     Raises:
         ModelError: with the remedy.
     """
-    check_settings(folder, read_config(folder, remedy), remedy, has_norms)
+    settings = read_config(folder, remedy)
+    with understood(folder, remedy):
+        check_settings(folder, settings, remedy, has_norms)
     files_of_tensors(folder, FILES, remedy)
 
 

@@ -8,8 +8,8 @@ Two layouts are read, as safetensors or as ``.pt`` and ``.bin`` files of plain t
   heads, and ``token_map``, the target's ids of a reduced draft vocabulary.
 
 Without output matrices, all heads share the target's. Heads and blocks are counted from the tensors: published
-configurations say two heads where there are five. Nothing else is needed from them, but other computations that they
-ask for are refused.
+configurations say two heads where there are five. Nothing else is needed from them, but another activation and
+quantised tensors are refused.
 """
 
 import re
@@ -30,9 +30,11 @@ from specdec.heads.files import (
     write_folder,
 )
 from specdec.heads.medusa import MedusaWeights, ResBlock
-from specdec.heads.settings import check_settings
+from specdec.heads.settings import check_settings, understood
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
+# Others that a head's configuration has are of its target, or of attention, which these heads haven't.
+_CHECKED = "hidden_act", "hidden_activation", "quantization_config", "compression_config"
 _FILES = "*.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt"
 _PREFIX = re.compile(r"(model\.)?(medusa_heads?\.)?")
 _BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)|blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
@@ -77,7 +79,9 @@ def check_medusa_heads(folder: Path) -> None:
     """
     files_of_tensors(folder, _FILES, _REMEDY)
     if (folder / "config.json").is_file():
-        check_settings(folder, read_config(folder, _REMEDY), _REMEDY)
+        settings = read_config(folder, _REMEDY)
+        with understood(folder, _REMEDY):
+            check_settings(folder, {key: settings[key] for key in _CHECKED if key in settings}, _REMEDY)
 
 
 def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -> MedusaWeights:

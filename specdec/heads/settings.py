@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ _COMPUTED: Mapping[str, tuple[object, ...]] = {
     ),
     **dict.fromkeys(("attention_multiplier", "query_pre_attn_scalar", "scale_depth", "dim_model_base"), ()),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "clip_qkv", "attention_chunk_size"), ()),
-    **dict.fromkeys(("quantization_config", "compression_config"), ()),
+    **dict.fromkeys(("quantization_config", "compression_config"), ({},)),
     "additional_fc": (False,),
     "attn_temperature_tuning": (False,),
     "is_causal": (True,),
@@ -74,17 +76,15 @@ def check_settings(folder: Path, settings: object, remedy: str, has_norms: bool 
         ModelError: with the first such key and its value.
     """
     for place, values in _parts(settings):
-        own = {"query_pre_attn_scalar": (values.get("head_dim"),), **dict.fromkeys(_NORMED, (has_norms,))}
-        computed = {**_COMPUTED, **own}
-        wrong = [key for key in values if key in computed and values[key] not in (None, *computed[key])]
+        computed = {**_COMPUTED, **_usual_scales(values), **dict.fromkeys(_NORMED, (has_norms,))}
+        wrong = [key for key in values if key in computed and not _is_one_of(values[key], computed[key])]
         if (window := _window(values)) is not None:
             wrong.append(window)
         if wrong:
             refuse(folder, f"{place}{wrong[0]}", values[wrong[0]], remedy)
-        for key in ("rope_parameters", "rope_scaling"):
-            rotation = values.get(key) or {}
-            for name, value in rotation.items() if isinstance(rotation, Mapping) else ():
-                if isinstance(value, Mapping) or value not in (None, *_COMPUTED.get(name, (value,))):
+        for key, rotation in _rotations(values):
+            for name, value in rotation.items():
+                if isinstance(value, Mapping) or (name in _COMPUTED and not _is_one_of(value, _COMPUTED[name])):
                     refuse(folder, f"{place}{key}.{name}", value, remedy)
 
 
@@ -124,8 +124,8 @@ def notes_on_settings(folder: Path) -> tuple[str, ...]:
     unknown += [
         f"{place}{key}.{name}"
         for place, values in _parts(settings)
-        for key in ("rope_parameters", "rope_scaling")
-        for name in values.get(key) or ()
+        for key, rotation in _rotations(values)
+        for name in rotation
         if name not in {*_ROTATION, *_COMPUTED}
     ]
     return (f"the head's configuration has unknown keys, which were left out: {', '.join(unknown)}",) if unknown else ()
@@ -138,6 +138,21 @@ def refuse(folder: Path, key: str, value: object, remedy: str) -> None:
     )
 
 
+@contextmanager
+def understood(folder: Path, remedy: str) -> Iterator[None]:
+    """Turn what a value of a wrong type, or a missing or impossible one, brings up into an error of the boundary.
+
+    Raises:
+        ModelError: with the reason and the remedy.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ModelError(
+            f"the head in {folder} has an incomplete or unknown configuration ({error}): {remedy}"
+        ) from error
+
+
 def _parts(settings: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a configuration whose keys are checked, with the prefix of their names."""
     if isinstance(settings, Mapping):
@@ -145,12 +160,34 @@ def _parts(settings: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((f"{name}.", settings[name]) for name in _NESTED if isinstance(settings.get(name), Mapping))
 
 
+def _rotations(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(rotation := values.get(key), Mapping):
+            yield key, rotation
+
+
+def _usual_scales(values: Mapping[str, Any]) -> dict[str, tuple[object, ...]]:
+    """Return the scales of attention that are one divided by the root of a head's width."""
+    heads = values.get("num_attention_heads")
+    size = values.get("head_dim") or (heads and (values.get("hidden_size") or 0) / heads)
+    return {"query_pre_attn_scalar": (size,), "attention_multiplier": (size**-0.5,)} if size else {}
+
+
+def _is_one_of(value: object, computed: Sequence[object]) -> bool:
+    """Return True for null, for a value in any case of letters, and for a number that was rounded as it was written."""
+    if isinstance(value, str):
+        value = value.lower()
+    if isinstance(value, float) and any(isinstance(each, int | float) and isclose(value, each) for each in computed):
+        return True
+    return value in (None, *computed)
+
+
 def _window(values: Mapping[str, Any]) -> str | None:
     """Return the key by which a head's layers attend to a window of the text alone, if they do."""
     if any("full" not in str(kind) for kind in values.get("layer_types") or ()):
         return "layer_types"
     size = values.get("sliding_window")
-    if not size or size >= values.get("max_position_embeddings", size + 1):
+    if not size or size >= (values.get("max_position_embeddings") or size + 1):
         return None
     is_used = values.get("use_sliding_window", values.get("model_type", "llama") not in _FREE_WINDOW)
     return "sliding_window" if is_used and not values.get("layer_types") else None

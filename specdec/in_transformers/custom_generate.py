@@ -3,14 +3,13 @@
 transformers prepares a call as for its own decoding, and passes ids, mask, processors, criteria and generation config
 to a callable. Two arguments aren't passed, ``streamer`` and ``assistant_model``. Without the streamer its consumer
 would wait forever, so both are read from the frame of the call to ``generate``. A third, ``tokenizer``, is dropped
-before transformers itself makes a criterion of ``stop_strings`` with it; see ``CustomGenerate.__signature__``.
+before transformers itself makes a criterion of ``stop_strings`` with it; see ``_Signature``.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from specdec.errors import RequestError
@@ -27,6 +26,25 @@ Options = ParamSpec("Options")
 Made = TypeVar("Made")
 
 
+class _Signature:
+    """The parameters of a call of a ``CustomGenerate``, by which ``generate`` decides what to pass.
+
+    It takes the tokenizer out of its arguments, and only then reads the signature and looks there for what a callable
+    wants. So the tokenizer is put back first, or stop strings would be refused for want of it.
+    """
+
+    def __get__(self, made: "CustomGenerate | None", _: type) -> inspect.Signature:
+        if made is None:
+            raise AttributeError("__signature__")  # the class is called as it says itself
+        signature, frame = inspect.signature(made.__call__), inspect.currentframe()
+        while frame is not None and frame.f_code.co_name != "_extract_generation_mode_kwargs":
+            frame = frame.f_back
+        if frame is not None and frame.f_locals.get("custom_generate") is made:
+            taken, arguments = (frame.f_locals.get(name) or {} for name in ("generation_mode_kwargs", "kwargs"))
+            arguments |= {name: taken[name] for name in ("tokenizer",) if name in taken}
+        return signature
+
+
 @dataclass(frozen=True)
 class CustomGenerate:
     """A function for ``model.generate(custom_generate=…)``, made by ``custom_generate``.
@@ -38,6 +56,7 @@ class CustomGenerate:
 
     options: tuple[tuple[str, Any], ...]
     constraint: "Constraint | None" = None
+    __signature__ = _Signature()
 
     def __call__(
         self,
@@ -67,19 +86,6 @@ class CustomGenerate:
         call = Call(input_ids, logits_processor, stopping_criteria, generation_config, streamer, self.constraint)
         call.check(model_kwargs, withheld.get("assistant_model"), "image" in model.input_modalities)
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """The parameters of a call, by which ``generate`` decides what to pass.
-
-        It takes the tokenizer out of its arguments, and only then reads the signature and looks there for what a
-        callable wants. So the tokenizer is put back first, or stop strings would be refused for want of it.
-        """
-        frame = _frame_of("_extract_generation_mode_kwargs")
-        if frame is not None:
-            taken, arguments = (frame.f_locals.get(name) or {} for name in ("generation_mode_kwargs", "kwargs"))
-            arguments |= {name: taken[name] for name in ("tokenizer",) if name in taken}
-        return inspect.signature(self.__call__)
 
 
 def _refuses_to_decode(make: Callable[Options, Made]) -> Callable[Options, Made]:
@@ -145,11 +151,3 @@ def _withheld() -> Mapping[str, Any]:
     for _ in range(2):  # this function's caller is the callable, and its caller ``generate``
         frame = None if frame is None else frame.f_back
     return frame.f_locals if frame is not None and frame.f_code.co_name == "generate" else {}
-
-
-def _frame_of(name: str) -> FrameType | None:
-    """Return the frame of the innermost running function with a name; None if there is none."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != name:
-        frame = frame.f_back
-    return frame

@@ -58,6 +58,20 @@ def check_gguf(name: str) -> None:
         )
 
 
+def config_of(path: Path) -> Any:
+    """Return the configuration of a file's model, see ``gguf_config``.
+
+    Raises:
+        ModelError: the file is damaged, or a setting can't be applied; with the remedy.
+    """
+    try:
+        return gguf_config(GgufHeader.of(path))
+    except ModelError:
+        raise
+    except Exception as error:  # damaged files raise errors of any kind
+        raise ModelError(f"can't load {str(path)!r}: {reason_of(error)}") from error
+
+
 def gguf_arguments(header: GgufHeader) -> Mapping[str, Any]:
     """Return arguments of transformers' ``from_pretrained`` that load a file's weights dequantised.
 
@@ -89,7 +103,7 @@ def reason_of(error: Exception) -> str:
         return "its tensors have other shapes than transformers expects from its metadata"
     if "valid JSON" in reason or isinstance(error, UnicodeError):  # transformers says so of any format
         return f"the file is damaged or encrypted: its metadata can't be read. {_AGAIN}"
-    if isinstance(error, struct.error | ValueError | LookupError | OverflowError):
+    if isinstance(error, struct.error | ValueError | LookupError | OverflowError | TypeError):
         return f"the file is damaged or incomplete ({reason}). {_AGAIN}"
     return reason  # such as too little memory
 

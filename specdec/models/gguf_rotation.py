@@ -91,10 +91,10 @@ def _apply_width(config: Any, parameters: dict[str, Any], given: Mapping[str, An
     """Apply the number of rotated dimensions, and return the keys that can't be applied."""
     head, width = head_size(config), given.get("dimension_count", 0)
     refused = []
-    if "dimension_sections" in given and [*filter(None, given["dimension_sections"])] != parameters.get(
-        "mrope_section"
-    ):
-        refused.append("dimension_sections")
+    sections = given.get("dimension_sections")
+    if sections is not None:
+        found = [*filter(None, sections)] if isinstance(sections, list) else sections
+        refused += [] if found == parameters.get("mrope_section") else ["dimension_sections"]
     if head and given.get("dimension_count_swa", 0) not in {0, getattr(config, "head_dim", head)}:
         refused.append("dimension_count_swa")
     if width and head:

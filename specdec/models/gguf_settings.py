@@ -71,6 +71,8 @@ _HARMLESS = re.compile(
 )
 # Families whose largest model scales attention by its width per head: llama.cpp knows it by the number of layers.
 _SCALED_BY_WIDTH = {("gemma2", 46), ("gemma3_text", 62)}
+# Tensors of a block after the last layer that predicts the token after the next one; some families count it as a layer.
+_AHEAD = re.compile(r"blk\.(\d+)\.nextn\..*")
 _GPT2_SPLITS = {"gpt-2", "default", "phi-2", "olmo", "mpt", "jais"}  # pre-tokenizers that split text as GPT-2's
 
 
@@ -91,6 +93,11 @@ def gguf_config(header: GgufHeader) -> Any:
     ]
     refused += apply_rotation(config, header.settings, header.tensors, path)
     _refuse(path, refused)
+    ahead = _blocks_ahead(header)
+    while config.num_hidden_layers - 1 in ahead:
+        config.num_hidden_layers -= 1
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[: config.num_hidden_layers]
     if (config.model_type, config.num_hidden_layers) in _SCALED_BY_WIDTH:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
     return config
@@ -99,13 +106,20 @@ def gguf_config(header: GgufHeader) -> Any:
 def check_tensors(header: GgufHeader, model: Any, unexpected: Sequence[str]) -> None:
     """Refuse a file with weights that its loaded model lacks; ``unexpected`` are those that transformers reports.
 
+    Those that only draft are left out: the model's own text doesn't depend on them.
+
     Raises:
         ModelError: with the names of the weights and the remedy.
     """
     from transformers import modeling_gguf_pytorch_utils as reader
     from transformers.integrations.gguf import GGUF_ARCHS
 
-    stored = [name for name in header.tensors if not ROTATION_TENSOR.fullmatch(name)]
+    ahead = [f"blk.{block}." for block in _blocks_ahead(header) if block >= model.config.num_hidden_layers]
+    stored = [
+        name
+        for name in header.tensors
+        if not (ROTATION_TENSOR.fullmatch(name) or _AHEAD.fullmatch(name) or name.startswith(tuple(ahead)))
+    ]
     if header.architecture not in GGUF_ARCHS and len(stored) > sum(1 for _ in model.parameters()):
         kind = reader.TENSOR_PROCESSORS.get(header.architecture, reader.TensorProcessor)
         known = reader.get_gguf_hf_weights_map(model, kind(config={}))  # takes seconds
@@ -147,6 +161,10 @@ def remark_on(path: Path) -> str:
             "tokens of a prompt: pass the model's own tokenizer"
         )
     return "; ".join(remarks)
+
+
+def _blocks_ahead(header: GgufHeader) -> set[int]:
+    return {int(match[1]) for match in map(_AHEAD.fullmatch, header.tensors) if match}
 
 
 def _refuse(path: Path, names: Sequence[str], more: str = "") -> None:

@@ -5,9 +5,15 @@ from contextlib import suppress
 from typing import Any
 
 from specdec.requests.model_defaults import ModelDefaults
-from specdec.requests.special_tokens import special_tokens
 
 _MARK = "mark\u2063of\u2063an\u2063answer"  # stands for an answer in a rendered template
+_THOUGHT = "mark\u2063of\u2063a\u2063thought"  # stands for the reasoning before it, by any of its names
+_QUESTION = {"role": "user", "content": "question"}
+_ANSWER = {"role": "assistant", "content": _MARK} | dict.fromkeys(
+    ("reasoning", "reasoning_content", "thinking"), _THOUGHT
+)
+# Of vocabularies in which <|end|> ends a part of a turn, such as its reasoning: harmony's and Solar Open's.
+_OF_PARTS = ("<|return|>", "<|call|>"), ("<|flush|>", "<|calls|>")
 # Of a tokenizer: end of text, and what GGUF files name besides it, end of turn and end of message.
 _NAMES = "eos_token_id", "eot_token_id", "eom_token_id"
 _OF_THE_REQUEST = "tools", "documents", "add_generation_prompt", "continue_final_message"
@@ -23,17 +29,42 @@ def ends_of_turn(tokenizer: Any, template: Mapping[str, Any]) -> tuple[int, ...]
     """Return the tokens that end a turn: those that the tokenizer names, and the one that the chat template writes.
 
     A model may name only one end in its generation config, such as ``<|endoftext|>``, and end its turns by another one,
-    such as ``<|im_end|>``: without it, a chat would run on into the user's next turn.
+    such as ``<|im_end|>``: without it, a chat would run on into the user's next turn. A token that also ends the
+    reasoning before an answer ends no turn.
 
     Args:
         template: options of the chat template.
     """
-    named = [token for name in _NAMES if isinstance(token := getattr(tokenizer, name, None), int)]
+    ends = [token for name in _NAMES if isinstance(token := getattr(tokenizer, name, None), int)]
     options = {name: value for name, value in template.items() if name not in _OF_THE_REQUEST}
-    return tuple(dict.fromkeys((*named, *_written(tokenizer, options))))
+    of_parts = set[int]()
+    with suppress(Exception):  # templates run third-party code, and may need more than these messages
+        of_parts |= _ends_of_parts(tokenizer)
+        between, last = _around_answer(tokenizer, [_QUESTION, _ANSWER], options)
+        _, followed = _around_answer(tokenizer, [_QUESTION, _ANSWER, _QUESTION], options)
+        of_parts |= {*between}
+        ends += _written(tokenizer, last, followed)
+    return tuple(token for token in dict.fromkeys(ends) if token not in of_parts)
 
 
-def _written(tokenizer: Any, options: Mapping[str, Any]) -> list[int]:
+def _ends_of_parts(tokenizer: Any) -> set[int]:
+    """Return the token that a vocabulary is known to end parts of a turn with, if there is one."""
+
+    def has(text: str) -> bool:
+        return tokenizer.convert_tokens_to_ids(text) not in (None, tokenizer.unk_token_id)
+
+    return {tokenizer.convert_tokens_to_ids("<|end|>")} if any(all(map(has, pair)) for pair in _OF_PARTS) else set()
+
+
+def _around_answer(tokenizer: Any, messages: list[Any], options: Mapping[str, Any]) -> list[list[int]]:
+    """Return the tokens between an answer's reasoning and its text, and those after it; none of what is missing."""
+    before, mark, after = tokenizer.apply_chat_template(messages, tokenize=False, **options).rpartition(_MARK)
+    _, thought, between = before.rpartition(_THOUGHT)
+    texts = between if thought else "", after.lstrip() if mark else ""
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+def _written(tokenizer: Any, last: list[int], followed: list[int]) -> list[int]:
     """Return the special token with which the template ends an answer: one or none.
 
     The special tokens right after an answer's text may include others, which depend on what follows: a template may
@@ -44,16 +75,14 @@ def _written(tokenizer: Any, options: Mapping[str, Any]) -> list[int]:
         answer<|END_RESPONSE|><|END_TURN|>  and   answer<|END_RESPONSE|><|END_TURN|><|TURN|>…  ->  <|END_TURN|>
         answer<|return|>                    and   answer<|end|><|start|>user…    ->  none
     """
-    question = {"role": "user", "content": "question"}
-    turn = [question, {"role": "assistant", "content": _MARK}]
-    special, found = special_tokens(tokenizer), list[int]()
-    with suppress(Exception):  # templates run third-party code, and may need more than these messages
-        last, followed = (
-            tokenizer.apply_chat_template(messages, tokenize=False, **options).rpartition(_MARK)[2].lstrip()
-            for messages in (turn, [*turn, question])
-        )
-        while both := [text for text in special if text and last.startswith(text) and followed.startswith(text)]:
-            text = max(both, key=len)
-            found.append(special[text])
-            last, followed = last[len(text) :], followed[len(text) :]
+    found = list[int]()
+    for token, other in zip(last, followed, strict=False):
+        if token != other or not _is_special(tokenizer, token):
+            break
+        found.append(token)
     return found[-1:]
+
+
+def _is_special(tokenizer: Any, token: int) -> bool:
+    """Return True for a token that decoded text omits; a list of all such tokens takes milliseconds to make."""
+    return bool(tokenizer.decode([token])) and not tokenizer.decode([token], skip_special_tokens=True)

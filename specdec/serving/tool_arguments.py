@@ -6,7 +6,6 @@ The text is a model's, and so is any JSON or none: a conversation goes on after 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from pydantic_core import from_json
@@ -70,8 +69,16 @@ def parsed_arguments(arguments: Any, place: str) -> dict[str, Any]:
 
 def _object_of(text: str) -> dict[str, Any]:
     """Return the object that a text is, or the part of it in a cut answer; any other text by the name "arguments"."""
-    for read in (json.loads, partial(from_json, allow_partial="trailing-strings")):
+    for read in (json.loads, _cut):
         with suppress(ValueError, RecursionError):
             if isinstance(found := read(text), dict):
                 return found
     return {"arguments": text} if text.strip() else {}
+
+
+def _cut(text: str) -> Any:
+    """Return the part of a value in a text that ends before it does; None for one that goes on after it."""
+    with suppress(ValueError):
+        json.JSONDecoder().raw_decode(text.lstrip())
+        return None
+    return from_json(text, allow_partial="trailing-strings")

@@ -50,6 +50,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "repeated names beside others": (
         {"items": {"required": ["a", "a"], "minProperties": 3}}, "#/items: minProperties is 3, which a repeated name"
     ),
+    "a constant that no double equals": ({"const": 2**53 + 1}, "can't be enforced: no double has them; give it as a"),
+    "a bound that no double equals": ({"minimum": 2**53 + 1}, "can't be enforced: a double within 64 bits is needed"),
+    "a bound beside one that no double equals": (
+        {"exclusiveMinimum": 2**53}, "can't be enforced: a double within 64 bits is needed, and its neighbour if"
+    ),
+    "a bound of 64 bits without a sign": (
+        {"maximum": 2**64 - 1}, "64 bits is needed, and its neighbour if exclusive; give another, or leave it out"
+    ),
+    "repeated names beside those of another schema": (
+        {"allOf": [{"required": ["a"]}, {"minProperties": 3}]}, "#/allOf/1: minProperties is 3, which a repeated name"
+    ),
+    "repeated names beside those of one choice": (
+        {"anyOf": [{"required": ["a"]}, {"minProperties": 2}]}, "#/anyOf/1: minProperties is 2, which a repeated name"
+    ),
     "repeated names in a reference": (
         {"$defs": {"o": {"minProperties": 2}}, "$ref": "#/$defs/o"}, "#/$defs/o: minProperties is 2, which a repeated"
     ),
@@ -138,6 +152,9 @@ ACCEPTED: dict[str, Any] = {
     },
     "exact bounds": {"minimum": -(2**53), "exclusiveMinimum": 0.1, "maximum": 2**63 - 1, "exclusiveMaximum": 2**53},
     "distinct names": {"required": ["a", "b"], "minProperties": 3},
+    "distinct names of a sibling": {"allOf": [{"required": ["a"]}, {"minProperties": 2}]},
+    "distinct names of the schema around": {"required": ["a"], "allOf": [{"allOf": [{"minProperties": 2}]}]},
+    "distinct names within": {"minProperties": 3, "allOf": [{"required": ["a"]}, {"required": ["b"]}]},
     "names of constants": {"enum": [{"a": 1}, {"a": 1, "b": 2}], "minProperties": 2},
     "long numbers in notes": '{"default": 1234567890123456789, "examples": [0.12345678901234567890]}',
     "true itself": "true",

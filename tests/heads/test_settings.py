@@ -16,6 +16,7 @@ from specdec.heads.files import check_folder
 from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.settings import notes_on_settings
 from specdec.strategies.eagle import EagleProposer
+from specdec.strategies.medusa.proposer import MedusaProposer
 from tests.heads import test_eagle3_folder as eagle3
 from tests.heads import test_eagle_folder as eagle
 from tests.heads import test_medusa as medusa
@@ -47,6 +48,12 @@ PUBLISHED: dict[str, Settings] = {
     "SpecForge's": COMMON | {"target_model_type": "gemma3_text", "additional_fc": False, "reuse_target_lm_head": True},
     "AngelSlim's": COMMON | {"modal_type": "LLM", "head_dim": 80, "tie_word_embeddings": True},
     "Gemma's usual scale": COMMON | {"head_dim": 6, "query_pre_attn_scalar": 6, "final_logit_softcapping": None},
+    "Gemma's usual scale, of the sizes": COMMON
+    | {"head_dim": None, "hidden_size": 24, "query_pre_attn_scalar": 6.0},
+    "Granite's usual scale": COMMON | {"attention_multiplier": 0.408248290463863},
+    "an activation in capitals, and no quantisation": COMMON | {"hidden_act": "SiLU", "quantization_config": {}},
+    "no compression, and a rotation in capitals": COMMON
+    | {"compression_config": {}, "position_embedding_type": "RoPE"},
     "OpenAI's target's": COMMON | {"model_type": "gpt_oss", "num_local_experts": 16, "experts_per_token": 4},
 }  # fmt: skip
 
@@ -99,6 +106,11 @@ REFUSED: dict[str, tuple[Settings, str]] = {
         "rope_parameters.full_attention = ",
     ),
     "a scale": ({"logits_scaling": 8.0}, "logits_scaling = 8.0"),
+    "another scale than Granite's": ({"attention_multiplier": 0.5}, "attention_multiplier = 0.5"),
+    "a window without a length": (
+        {"sliding_window": 20, "max_position_embeddings": None, "model_type": "mistral"},
+        "sliding_window = 20",
+    ),
     "another scale of attention": ({"query_pre_attn_scalar": 8}, "query_pre_attn_scalar = 8"),
     "a soft cap": ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
     "quantised tensors": ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config = "),
@@ -177,9 +189,41 @@ def test_medusas_settings_are_checked_if_there_are_any(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(published))
     read_medusa_heads(tmp_path, medusa.target(), torch.float32)
     assert notes_on_settings(tmp_path) == ()
-    (tmp_path / "config.json").write_text(json.dumps({**published, "logit_scale": 0.1}))
-    with pytest.raises(ModelError, match=r"logit_scale = 0\.1, which specdec's heads don't compute: give the"):
-        read_medusa_heads(tmp_path, medusa.target(), torch.float32)
+    of_the_target = {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 32768}
+    of_the_target |= {"partial_rotary_factor": 0.5, "logit_scale": 0.1, "rope_scaling": 3, "layer_types": 3}
+    (tmp_path / "config.json").write_text(json.dumps({**published, **of_the_target, "hidden_act": "SiLU"}))
+    read_medusa_heads(tmp_path, medusa.target(), torch.float32)
+    assert notes_on_settings(tmp_path) == ()
+    for wrong in ({"hidden_act": "gelu"}, {"quantization_config": {"quant_method": "fp8"}}):
+        (tmp_path / "config.json").write_text(json.dumps({**published, **wrong}))
+        with pytest.raises(ModelError, match=r"has [a-z_]+ = .*, which specdec's heads don't compute: give the"):
+            read_medusa_heads(tmp_path, medusa.target(), torch.float32)
+    (tmp_path / "config.json").write_text("3")
+    with pytest.raises(ModelError, match=r"has an incomplete or unknown configuration \(.*\): give the folder of Med"):
+        MedusaProposer(head=tmp_path).check_files()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sliding_window": "4096", "model_type": "mistral"},
+        {"layer_types": 3},
+        {"num_attention_heads": "4"},
+        {"hidden_size": "24"},
+        {"transformer_layer_config": {"layer_types": True}},
+    ],
+)
+def test_values_of_wrong_types_are_refused_before_a_model_is_loaded(settings: Settings, tmp_path: Path) -> None:
+    eagle3.written(tmp_path)
+    eagle3.with_settings(tmp_path, **{"head_dim": None, **settings})
+    for check in (
+        lambda: check_folder(tmp_path, REMEDIES["eagle3"]),
+        lambda: read_head(tmp_path, eagle3.target(), torch.float32),
+    ):
+        with pytest.raises(
+            ModelError, match=r"has an incomplete or unknown configuration \(.*\): give the folder of an"
+        ):
+            check()
 
 
 def test_unknown_keys_are_named_in_a_note(tmp_path: Path) -> None:

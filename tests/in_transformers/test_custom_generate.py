@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import pickle
 import weakref
 from collections.abc import Callable
@@ -198,6 +199,19 @@ def test_stop_strings_are_generates_own(num_rows: int) -> None:
     assert own.shape[1] < written.shape[1]
     with pytest.raises(ValueError, match="you must pass the model's tokenizer"):
         model.generate(**call, stop_strings=stop, custom_generate=SPECDEC)
+
+
+def test_the_signature_can_be_inspected_and_changes_nothing() -> None:
+    assert [*inspect.signature(type(SPECDEC)).parameters] == ["options", "constraint"]
+    assert [*inspect.signature(SPECDEC).parameters][:2] == ["model", "input_ids"]
+
+    def _extract_generation_mode_kwargs(custom_generate: Any) -> dict[str, Any]:
+        kwargs, generation_mode_kwargs = dict[str, Any](), {"tokenizer": 3}
+        inspect.signature(SPECDEC)
+        inspect.signature(custom_generate)
+        return {**kwargs, "given": len(generation_mode_kwargs)}
+
+    assert _extract_generation_mode_kwargs(len) == {"given": 1}
 
 
 def test_an_end_of_text_outside_the_vocabulary_ends_nothing(llama: PreTrainedModel) -> None:

@@ -294,6 +294,46 @@ def test_what_transformers_model_lacks_is_refused_by_name(kind: str, tmp_path: P
         load_pretrained(str(tmp_path / "x.gguf"))
 
 
+def with_draft_block(writer: Any) -> None:
+    """A whole block after the last layer, as llama.cpp's converter writes it for heads of DeepSeek's kind."""
+    block = tiny_gguf.LAYERS
+    for name, tensor in tiny_gguf.weights().items():
+        if name.startswith("blk.0."):
+            writer.add_tensor(name.replace("blk.0.", f"blk.{block}."), tensor)
+    for part in ("eh_proj", "enorm", "hnorm", "shared_head_norm"):
+        writer.add_tensor(f"blk.{block}.nextn.{part}.weight", np.ones(64, dtype=np.float32))
+    writer.add_uint32("llama.nextn_predict_layers", 1)
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_block_that_only_drafts_is_left_out(is_counted: bool, tmp_path: Path) -> None:
+    def add(writer: Any) -> None:
+        with_draft_block(writer)
+        writer.add_block_count(tiny_gguf.LAYERS + is_counted)
+
+    worth = tiny_gguf.write(tmp_path / "x.gguf", more=add)
+    model, _ = load_pretrained(str(tmp_path / "x.gguf"))
+    assert model.config.num_hidden_layers == tiny_gguf.LAYERS
+    assert torch.allclose(logits_of(model), logits_of(model_of("llama", worth)), atol=1e-4)
+
+
+def test_the_kinds_of_layers_are_those_that_are_left(tmp_path: Path) -> None:
+    def add(writer: Any) -> None:
+        writer.add_tensor(f"blk.{tiny_gguf.LAYERS}.nextn.eh_proj.weight", np.ones(64, dtype=np.float32))
+        writer.add_block_count(tiny_gguf.LAYERS + 1)
+        writer.add_sliding_window_pattern([False, True, True])
+
+    tiny_gguf.write(tmp_path / "x.gguf", "gemma3", add)
+    config = config_of(tmp_path / "x.gguf")
+    assert config.layer_types == ["full_attention", "sliding_attention"]
+
+
+def test_a_setting_of_a_wrong_type_is_refused_by_name(tmp_path: Path) -> None:
+    tiny_gguf.write(tmp_path / "x.gguf", "qwen2", lambda writer: writer.add_uint32("qwen2.rope.dimension_sections", 8))
+    with pytest.raises(ModelError, match=r"has no place for rope\.dimension_sections = 8"):
+        load_pretrained(str(tmp_path / "x.gguf"))
+
+
 def harmless(writer: Any) -> None:
     """Keys with the values that transformers applies, or that no pass depends on."""
     writer.add_key_length(16)

@@ -53,6 +53,18 @@ TEMPLATES = {
         None,
     ),
     "GLM-4, without an end": ("{% for m in messages %}<|user|>{{ m.content }}{% endfor %}", None),
+    "Solar Open, whose reasoning ends as its answer does": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.reasoning %}<|user|>{{ m.reasoning }}<|eot|>"
+        "<|im_start|>{{ m.role }}{% endif %}<|im_end|>{{ m.content }}<|eot|>{% endfor %}",
+        None,
+    ),
+    "one whose reasoning ends otherwise": (
+        "{% for m in messages %}<|user|>{{ m.reasoning_content }}<|im_end|>{{ m.content }}<|eot|>{% endfor %}",
+        "<|eot|>",
+    ),
+    "one that writes answers in capitals": ("{% for m in messages %}<|eot|>{{ m.content | upper }}{% endfor %}", None),
+    "one that leaves answers out": ("{% for m in messages %}<|eot|>{{ m.role }}{% endfor %}", None),
+    "one that writes the first message alone": ("<|eot|>{{ messages[0].content }}<|eot|>", None),
     "plain text": ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", None),
     "one that refuses answers": ("{{ raise_exception('no') if messages | length > 1 }}{{ messages[0].content }}", None),
     "one with an option": ("{% for m in messages %}{{ m.content }}{{ end }}{% endfor %}", "<|eot|>"),
@@ -98,6 +110,40 @@ def test_ends_that_a_tokenizer_names_count_as_well() -> None:
     assert ends_of_turn(tokenizer, {}) == (own, 7, 9)
     model = writer("the cat", tokenizer, [5, 9])
     assert ends_in_chat(model, tokenizer, 8, {}) == (5, own, 7)  # of a vocabulary of 8
+
+
+HARMONY = (
+    "{% for m in messages %}{% if m.thinking and loop.last %}<|im_start|>analysis{{ m.thinking }}<|end|>{% endif %}"
+    "<|im_start|>final{{ m.content }}{% if loop.last %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "texts", "is_end"),
+    [
+        (HARMONY, (), False),
+        (CHATML, ("<|return|>", "<|call|>"), False),
+        (CHATML, ("<|calls|>", "<|flush|>"), False),
+        (CHATML, ("<|return|>", "<|calls|>"), True),
+        (CHATML.replace("im_end", "end"), ("<|call|>",), False),
+        (CHATML.replace("im_end", "end"), (), True),
+    ],
+)
+def test_an_end_of_a_part_of_a_turn_is_none_even_if_it_is_named(template: str, texts: Any, is_end: bool) -> None:
+    """<|end|> ends reasoning as well as answers in harmony's and Solar Open's vocabularies, and turns in Phi's."""
+    tokenizer = tokenizer_of(template)
+    tokenizer.add_tokens([AddedToken(text, special=True) for text in texts], special_tokens=True)
+    end = tokenizer.convert_tokens_to_ids(END)
+    tokenizer.eos_token, tokenizer.eot_token_id = "<|user|>", end
+    assert (end in ends_of_turn(tokenizer, {})) == is_end
+
+
+def test_the_end_is_found_without_a_list_of_all_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes milliseconds where a vocabulary has thousands of them, for each request."""
+    tokenizer = tokenizer_of()
+    for name in ("added_tokens_decoder", "added_tokens_encoder", "all_special_tokens", "all_special_ids"):
+        monkeypatch.setattr(type(tokenizer), name, property(lambda _: pytest.fail("read")))
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in ends_of_turn(tokenizer, {})
 
 
 @pytest.mark.parametrize("strategy", ["autoregressive", "prompt_lookup", "auto"])

@@ -62,7 +62,12 @@ def by_transformers(served: Served, body: dict[str, Any]) -> str:
         ('{"where": {"city": "Bern"}, "units": ["C", {"in', {"where": {"city": "Bern"}, "units": ["C", {}]}),
         ("[1]", {"arguments": "[1]"}),
         ("{'city': 1}", {"arguments": "{'city': 1}"}),
-        ('{"city": 1}}', {"city": 1}),
+        ('{"city": 1}}', {"arguments": '{"city": 1}}'}),
+        (' {"a": 1}{"b": 2}', {"arguments": ' {"a": 1}{"b": 2}'}),
+        ("{}x", {"arguments": "{}x"}),
+        (' {"a": {}, "b": "c\\', {"a": {}, "b": "c"}),
+        ('{"a": tr', {}),
+        ('{"a": 1,', {"a": 1}),
         ("[" * 1000, {"arguments": "[" * 1000}),
     ],
 )

@@ -113,6 +113,25 @@ def test_a_gguf_file_is_the_engines_and_converted_once(
     assert again.token_ids == expected.token_ids
 
 
+@pytest.mark.parametrize("fault", ["cut", "encrypted", "of another architecture"])
+def test_a_damaged_gguf_file_is_refused_in_words(fault: str, tiny_gguf: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    tiny_gguf.write(path)
+    whole = path.read_bytes()
+    faulty = {
+        "cut": whole[:300],
+        "encrypted": whole[:24] + bytes(byte ^ 0x5A for byte in whole[24:]),
+        "of another architecture": whole.replace(b"llama", b"lbama"),
+    }
+    path.write_bytes(faulty[fault])
+    messages = set[str]()
+    for backend in ("openvino", "hf"):
+        with pytest.raises(ModelError, match=r"can't load '.*model\.gguf': (the file is damaged|GGUF model)") as caught:
+            Generator(str(path), tokenizer=TOKENIZER, backend=backend)
+        messages.add(str(caught.value))
+    assert len(messages) == 1
+
+
 def test_a_gguf_files_scaled_rotation_is_the_engines_too(tiny_gguf: ModuleType, tmp_path: Path) -> None:
     def scale(writer: Any) -> None:
         writer.add_rope_scaling_factor(16.0)

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specdec.models.gguf_header import GgufHeader
-from specdec.models.gguf_settings import gguf_config
+from specdec.models.gguf_file import config_of
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
 from specdec_openvino.conversion.files import Conversion
@@ -75,4 +74,4 @@ class GgufFile(_TorchSource):
         return separate_weights(converted, {}, source=f"{self.source.resolve()}, {self._dtype}")
 
     def config(self) -> Any:
-        return gguf_config(GgufHeader.of(self.source))
+        return config_of(self.source)
