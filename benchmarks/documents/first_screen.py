@@ -114,16 +114,15 @@ def _claim(data: Mapping[str, Any]) -> str:
 
 
 def _contributions(ratios: Sequence[Mapping[str, float]]) -> str:
-    """The speed-up of the engine, that of drafts from the text, and that of a trained head."""
-    chain = BASELINE, WITHOUT_DRAFTS, FASTEST, HEADED
+    """The speed-up of the engine, and that of drafts from the text."""
+    chain = BASELINE, WITHOUT_DRAFTS, FASTEST
     steps = [
         " and ".join(f"{known[after.contender] / known[before.contender]:.1f}" for known in ratios)
         for before, after in pairwise(chain)
     ]
     return (
         f"What contributes, in fast numerics (float32 and bfloat16): the engine alone, without drafts, is {steps[0]}\n"
-        f"times as fast as transformers; drafts from the text make that {steps[1]} times as fast, and a trained head\n"
-        f"another {steps[2]} times."
+        f"times as fast as transformers, and drafts from the text make that {steps[1]} times as fast."
     )
 
 
