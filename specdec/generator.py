@@ -247,10 +247,7 @@ class Generator:
             RequestError: while the generator decodes.
         """
         limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
-        with (
-            self._binding.alone() as binding,
-            OpenBatch(binding, *limits, self._huge_pages, max_guest_size) as batch,
-        ):
+        with self._binding.alone() as binding, OpenBatch(binding, *limits, self._huge_pages, max_guest_size) as batch:
             yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:

@@ -27,12 +27,13 @@ OF_ONE = {
 
 @pytest.fixture(name="templated")
 def _templated(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What went through the template."""
+    """The prompts that went through the template."""
     tokenizer, asked = built_in[1], set[str]()
     apply = tokenizer.apply_chat_template
 
     def noting(messages: Any, **options: Any) -> Any:
-        asked.add(messages[0]["content"])
+        if options.get("add_generation_prompt"):  # else a template's end of turn is looked for
+            asked.add(messages[0]["content"])
         return apply(messages, **options)
 
     monkeypatch.setattr(tokenizer, "apply_chat_template", noting)
