@@ -1,4 +1,4 @@
-"""What a command can refuse before it imports torch and transformers, which takes seconds."""
+"""Checks of a command's arguments before it imports torch and transformers, which takes seconds."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -15,7 +15,7 @@ _COUNTS_AT = 8  # after the magic number and the version
 
 
 class GgufHeader(NamedTuple):
-    """What a file says of its model.
+    """The architecture, settings and tensor names in a file.
 
     Attributes:
         path: of the file.

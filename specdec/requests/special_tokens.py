@@ -1,4 +1,4 @@
-"""The special tokens of a tokenizer, which decoded text omits, and the state that tells whether tokens were added."""
+"""The special tokens of a tokenizer, which decoded text omits, and the state that changes once tokens are added."""
 
 from typing import Any
 

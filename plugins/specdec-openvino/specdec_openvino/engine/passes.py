@@ -33,8 +33,8 @@ class Passes:
         static: Sequence[Compiled] = (),
     ) -> None:
         self._compiled, self._blocks, self._filling = compiled, blocks, filling
-        self._graphs = [*static, compiled]  # the last takes all passes
-        self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in self._graphs]
+        graphs = *static, compiled  # the last takes all passes
+        self._requests = [BoundRequest(graph.model, graph.num_tokens, blocks) for graph in graphs]
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states, (nodes, layers, size), by row.
