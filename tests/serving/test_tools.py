@@ -181,8 +181,10 @@ def test_a_loop_of_three_turns(weather: Served) -> None:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": "rain"})
     assert len(messages) == 7
     last = client.chat.completions.create(
-        model="demo", messages=messages, max_tokens=4, tools=TOOLS, tool_choice="none"
-    )
+        model="demo", messages=messages, max_tokens=4, tools=TOOLS, tool_choice="none", seed=3,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert last.choices[0].finish_reason == "length"
     assert last.choices[0].message.content
 
 
