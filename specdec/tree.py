@@ -53,13 +53,11 @@ class Budget:
         num_nodes: a limit, without the root.
         depth: a limit: deeper nodes would exceed the model's positions.
         num_tokens: advice: the number of tokens that may still be emitted, so a deeper candidate is wasted.
-        num_pending: advice: the number of committed tokens that the pass reads again, besides the tree's nodes.
     """
 
     num_nodes: int
     depth: int
     num_tokens: int
-    num_pending: int = 0
 
 
 class DraftTree:

@@ -17,7 +17,8 @@ errors
 configuration machine
 constraints
 padding tree settings
-layout costs record
+layout record
+costs
 sampling
 weights
 models

@@ -25,7 +25,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.backends.output import Output
-from specdec.costs import Costs
+from specdec.costs import CostModel, Costs, StepCosts
 from specdec.heads.base import HeadRunner
 from specdec.heads.graph_runner import runner_by_torch
 from specdec.heads.pair_head import PairHead
@@ -197,13 +197,19 @@ class Backend(ABC):
     def rollback(self, row: int, length: int) -> None:
         """Drop a row's tokens after the first ``length``."""
 
-    def num_pending(self, row: int) -> int:
-        """Return how many of a row's committed tokens its next pass reads again, because of recurrent states."""
-        return 0
-
     @abstractmethod
     def release(self, row: int) -> None:
         """Close a row; the last row gets its number."""
+
+    def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
+        """Return a model of what steps cost (default: c(T), corrected by the time that steps take).
+
+        Args:
+            measured: c(T), at load.
+            max_size: of a step.
+            learns: whether the time that steps take corrects it.
+        """
+        return StepCosts(measured, max_size, learns)
 
     def hold(self, row: int, start: int, stop: int) -> Held:
         """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""

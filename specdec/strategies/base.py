@@ -131,18 +131,6 @@ class Engine:
                 returns False: the pass would take more time than its candidates save.
         """
 
-    def rest(self, num_rows: int) -> int:
-        """Return the number of following steps for which drafting is switched off, except for forced text.
-
-        For loops outside specdec in which calling the engine itself takes time. After this call the loop has to skip
-        that many calls of ``propose_many`` and ``learn``, since the engine counts them as made. If the number of
-        requests has changed, the outcomes of the last drafts may be lost.
-
-        Args:
-            num_rows: number of requests in the next step.
-        """
-        return 0
-
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Called after each step that included the engine's requests, with these requests' outcomes.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.costs import Costs
+from specdec.costs import CostModel, Costs, StepCosts
 from specdec.heads.base import HeadRunner
 from specdec.heads.graph_runner import runner_by_torch
 from specdec.heads.pair_head import PairHead
@@ -39,6 +39,7 @@ class Host:
             ModelError.
         costs: returns the costs of the target's passes here, by number of nodes. The first call measures them, in about
             a second, unless a request decodes: then they are nominal. Call it while binding.
+        cost_model: the engine's model of what steps cost, ``Backend.cost_model``.
         expect_hidden: prepares the target to report the hidden states of some layers, as it does after binding for all
             layers that the strategy wants; call it while binding to find out whether it can. Raises ModelError.
         idle_target: returns the target if no request decodes, to run passes of one's own; otherwise None.
@@ -53,6 +54,7 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
+    cost_model: Callable[[Costs, int, bool], CostModel] = StepCosts
     idle_target: Callable[[], Target | None] = lambda: None
     head_runner: Callable[[PairHead, int | None, bool], HeadRunner] = torch_runner
     num_layers: int | None = None

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,16 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
-from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
-from specdec_vllm.sizer_by_rows import SizerByRows, power_of
+from specdec_vllm.sizer_by_rows import SizerByRows
 
 # Until steps were measured, a further token is assumed to cost little, as on a GPU.
 _NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
-_MOST_LEFT_OUT = 96  # calls in a row: a text that has grown by more than 1,024 tokens meanwhile isn't recognised
 
 
 class Drafting:
@@ -67,41 +65,16 @@ class Drafting:
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
         host = Host.of_tokens(vocab_size, tokenizer, _refuse, costs=lambda: _NOMINAL)
         merged = proposer if isinstance(proposer, MergedProposer) else None
-        self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
+        self._engine = merged.bind_with(host, _sizer(merged, host)) if merged else proposer.bind(host)
         self._learns = type(self._engine).learn is not Engine.learn
         self._called = 0.0  # when the call under way began
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
-        self._resting = dict[int, int]()  # calls that are still left out, by the power of four of their rows
-        self._num_left_out = 0  # calls since the last one that read texts
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
-    def rests(self, num_rows: int) -> bool:
-        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
-
-        Args:
-            num_rows: number of texts that have emitted tokens.
-        """
-        if not num_rows:  # of prompts alone: texts that weren't reported before needn't be now
-            is_left_out = self._num_left_out > 0
-        else:
-            is_left_out = self._num_left_out < _MOST_LEFT_OUT and self._leaves_out(num_rows)
-            self._num_left_out = self._num_left_out + 1 if is_left_out else 0
-        if is_left_out:
-            self._began = None
-        else:
-            self._called = self._clock()
-        return is_left_out
-
-    def _leaves_out(self, num_rows: int) -> bool:
-        """Count a call as one of those that its number of rows may leave out; return False if none are left.
-
-        Each power of four counts its own, as the sizer does: those of a busy time wait while a single request decodes.
-        """
-        power = power_of(num_rows)
-        num_left = self._resting.get(power) or self._engine.rest(num_rows)
-        self._resting[power] = max(0, num_left - 1)
-        return num_left > 0
+    def begin_call(self) -> None:
+        """Begin a call for drafts, before its texts are read."""
+        self._called = self._clock()
 
     def begin(self, text: Text) -> None:
         """Start drafting for a text."""
