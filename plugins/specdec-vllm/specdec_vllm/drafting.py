@@ -15,7 +15,6 @@ from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
@@ -24,6 +23,7 @@ from specdec_vllm.sizer_by_rows import SizerByRows
 
 # Until steps were measured, a further token is assumed to cost little, as on a GPU.
 _NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
+_MOST_LEFT_OUT = 96  # calls in a row: a text that has grown by more than 1,024 tokens meanwhile isn't recognised
 
 
 class Drafting:
@@ -64,17 +64,35 @@ class Drafting:
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
         host = Host.of_tokens(vocab_size, tokenizer, _refuse, costs=lambda: _NOMINAL)
-        merged = proposer if isinstance(proposer, MergedProposer) else None
-        self._engine = merged.bind_with(host, _sizer(merged, host)) if merged else proposer.bind(host)
+        if isinstance(proposer, MergedProposer):
+            self._sizer: SizerByRows | None = _sizer(proposer, host)
+            self._engine = proposer.bind_with(host, self._sizer)
+        else:
+            self._sizer, self._engine = None, proposer.bind(host)
         self._learns = type(self._engine).learn is not Engine.learn
         self._called = 0.0  # when the call under way began
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
+        self._num_left_out = 0  # calls since the last one that read texts
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
-    def begin_call(self) -> None:
-        """Begin a call for drafts, before its texts are read."""
-        self._called = self._clock()
+    def rests(self, num_rows: int) -> bool:
+        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported.
+
+        Args:
+            num_rows: number of texts that have emitted tokens.
+        """
+        if not num_rows:  # of prompts alone: texts that weren't reported before needn't be now
+            is_left_out = self._num_left_out > 0
+        else:
+            may_rest = self._sizer is not None and self._num_left_out < _MOST_LEFT_OUT
+            is_left_out = may_rest and self._sizer.rests(num_rows)  # type: ignore[union-attr]  # not None
+            self._num_left_out = self._num_left_out + 1 if is_left_out else 0
+        if is_left_out:
+            self._began = None
+        else:
+            self._called = self._clock()
+        return is_left_out
 
     def begin(self, text: Text) -> None:
         """Start drafting for a text."""
@@ -176,7 +194,7 @@ def _from_tokens_alone(auto: AutoProposer) -> MergedProposer:
     return merged.model_copy(update={"proposers": tuple(parts)})
 
 
-def _sizer(merged: MergedProposer, host: Host) -> DraftSizer:
+def _sizer(merged: MergedProposer, host: Host) -> SizerByRows:
     costs = PackedCostModel(host.costs(), merged.num_nodes, merged.clock)
     return SizerByRows(costs, merged.loss)
 

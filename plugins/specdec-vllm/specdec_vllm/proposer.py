@@ -53,7 +53,8 @@ class Proposer:
         """
         if not self._has_failed:
             try:
-                self._drafting.begin_call()
+                if self._drafting.rests(sum(map(bool, sampled_token_ids))):
+                    return [[] for _ in sampled_token_ids]
                 return self._chains(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             except Exception:  # an error would end vLLM, which can continue without drafts
                 self._has_failed = True

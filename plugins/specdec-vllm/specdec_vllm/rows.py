@@ -15,7 +15,7 @@ import numpy as np
 
 from specdec import Drafter, DraftTree
 
-_MOST_MISSED = 1024  # tokens that a request may have emitted unseen, near vLLM's longest text
+_MOST_MISSED = 1024  # tokens that a request may have emitted unseen: in a rest, or near vLLM's longest text
 _TAIL = 32  # last tokens by which a text is recognised in its own row
 _FULL_INTERVAL = 64  # steps between two comparisons of a whole text in its own row
 _MOST_ABSENT = 64  # steps for which a request may be missing, such as a preempted one

@@ -46,6 +46,13 @@ class SizerByRows(DraftSizer):
         self.is_plain, self.cost = self._current.is_plain, self._current.cost
         return self._is_skipped
 
+    def rests(self, num_rows: int) -> bool:
+        """Count a step and return True if drafts with so many rows have lost all that they may: texts aren't read."""
+        _, budget = self._sizer_for(num_rows)
+        if budget.is_used_up:
+            budget.begin()
+        return budget.is_used_up
+
     def min_probability(self, num_rows: int) -> float:
         return self._current.min_probability(num_rows)
 
