@@ -6,7 +6,6 @@ A head that was trained for this very model on this machine is one more source.
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,7 +15,7 @@ from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.medusa.proposer import MedusaProposer
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.merging.merged import MergedProposer, MergeOptions
 from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.signals import Hidden, Signal
 from specdec.strategies.sources.grammar import GrammarProposer
@@ -30,7 +29,7 @@ READERS: Mapping[str, type[Eagle3Proposer | MedusaProposer]] = {
 }
 
 
-class AutoProposer(Proposer):
+class AutoProposer(MergeOptions):
     """Drafts from the text's suffixes, the target's recycled predictions and a constraint's forced text, in one tree.
 
     The draft sizer decides in each step how many nodes are worth their cost, which may be none.
@@ -39,12 +38,6 @@ class AutoProposer(Proposer):
     have a note that names the head, or that says why it isn't used.
     """
 
-    learns_across_requests: ClassVar[bool] = True
-
-    loss: float = Field(
-        default=0.01, ge=0.0, lt=1.0, description="fraction of plain decoding's time that drafts may lose"
-    )
-    clock: bool = Field(default=True, description="correct the costs measured at load by the time that steps take")
     head: bool = Field(
         default=True, description="draft with the head that `specdec train head` made for this model, if there is one"
     )
@@ -66,7 +59,7 @@ class AutoProposer(Proposer):
                     f"auto+{strategy}:head={head}, or remove the folder"
                 )
             sources.append(READERS[strategy](head=head))
-        return MergedProposer(proposers=sources, loss=self.loss, clock=self.clock)
+        return MergedProposer(proposers=sources, num_nodes=self.num_nodes, loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:
         return self.merged().wants()

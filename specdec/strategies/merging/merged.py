@@ -34,15 +34,20 @@ from specdec.strategies.signals import Signal
 from specdec.tree import Budget, DraftTree
 
 
-class MergedProposer(Proposer):
-    """The most probable candidates of several strategies in one tree."""
+class MergeOptions(Proposer):
+    """The options of every merge, ``auto`` included."""
 
     learns_across_requests: ClassVar[bool] = True
 
-    proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
     num_nodes: int = Field(default=32, ge=1, description="candidates of a draft at most")
     loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
     clock: bool = Field(default=True, description="let the time that steps take correct the costs measured at load")
+
+
+class MergedProposer(MergeOptions):
+    """The most probable candidates of several strategies in one tree."""
+
+    proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
 
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
         options["proposers"] = tuple(proposers)
