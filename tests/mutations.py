@@ -30,9 +30,9 @@ TEXTS = "test_every_strategys_text_is_that_of_transformers"
 SCHEDULER = "tests/decoding/test_scheduler.py"
 PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
-HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
-OTHER_HEADS = "tests/strategies/test_other_heads.py"
-MTP, P_EAGLE = "tests/strategies/test_mtp.py", "tests/strategies/test_p_eagle.py"
+HEADS = "tests/heads/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
+OTHER_HEADS = "tests/heads/strategies/test_other_heads.py"
+MTP, P_EAGLE = "tests/heads/strategies/test_mtp.py", "tests/heads/strategies/test_p_eagle.py"
 TRAINED = "tests/training/test_eagle3_training.py"
 MOST_SECONDS = 1800
 
@@ -362,13 +362,13 @@ MUTATIONS = (
     ),
     Mutation(
         "drafts drawn outside of inference mode",
-        "specdec/strategies/trained_heads/sampled_candidates.py",
+        "specdec/heads/strategies/sampled_candidates.py",
         (("    @torch.inference_mode()\n    def propose_many", "    def propose_many"),),
-        ("tests/strategies/test_eagle3.py::test_rules_that_read_q_take_its_drafts",),
+        ("tests/heads/strategies/test_eagle3.py::test_rules_that_read_q_take_its_drafts",),
     ),
     Mutation(
         "hidden states of the layers before a head's",
-        "specdec/strategies/trained_heads/engine.py",
+        "specdec/heads/strategies/engine.py",
         (("Hidden(tuple(layers))", "Hidden(tuple(layer - 1 for layer in layers))"),),
         (HEADS,),
     ),
@@ -380,7 +380,7 @@ MUTATIONS = (
     ),
     Mutation(
         "Medusa reads the hidden state of the step's first token",
-        "specdec/strategies/medusa/engine.py",
+        "specdec/heads/strategies/medusa_engine.py",
         (
             ("frozenset({(Nodes.LAST, self.state)})", "frozenset({(Nodes.PATH, self.state)})"),
             (
@@ -392,13 +392,13 @@ MUTATIONS = (
     ),
     Mutation(
         "Medusa's heads one depth on",
-        "specdec/strategies/trained_heads/levels.py",
+        "specdec/heads/strategies/levels.py",
         (("push(0.0, -1, 0, 0)", "push(0.0, -1, 1, 0)"),),
         (f"{OTHER_HEADS}::test_paths_come_by_the_product_of_the_heads_probabilities",),
     ),
     Mutation(
         "Medusa's noise of the positions before",
-        "specdec/strategies/trained_heads/candidates.py",
+        "specdec/heads/strategies/candidates.py",
         (("self.at(num_drafted)) is not None", "self.at(num_drafted - 1)) is not None"),),
         (f"{OTHER_HEADS}::test_noise_is_that_of_the_positions_which_the_heads_predict",),
     ),
@@ -496,7 +496,7 @@ MUTATIONS = (
         "auto asks for hidden states that the target can't report",
         "specdec/strategies/auto.py",
         (("            host.expect_hidden(", "            id("),),
-        ("tests/strategies/test_auto_head.py",),
+        ("tests/heads/strategies/test_auto_head.py",),
     ),
     Mutation(
         "a head keeps the keys and values of its draft",
@@ -636,21 +636,15 @@ MUTATIONS = (
     ),
     Mutation(
         "pending tokens that a draft's size ignores",
-        "specdec/strategies/merging/pending_tokens.py",
-        (("table_of_step(self._costs, self._by_row,", "table_of_step(self._costs, [0] * len(growths),"),),
-        ("tests/strategies/merging/test_pending.py",),
+        "specdec/backends/state_costs.py",
+        (("self._costs_of_step(table, pending or [0], num_rows)", "self._costs_of_step(table, [0], num_rows)"),),
+        ("tests/backends/test_state_costs.py",),
     ),
     Mutation(
         "passes of rows that share none, for nothing",
-        "specdec/strategies/merging/pending_tokens.py",
-        (("fixed, others = cost(alone, 0, num_others), 0", "fixed, others = 0.0, 0"),),
-        ("tests/strategies/merging/test_pending.py",),
-    ),
-    Mutation(
-        "a checkpoint that no plain step moves",
-        "specdec/strategies/merging/pending_tokens.py",
-        (("return any(self._by_row) and", "return False and"),),
-        ("tests/strategies/merging/test_pending.py",),
+        "specdec/backends/state_costs.py",
+        (("return [0.0, cost(plain, 0, num_others), *drafted]", "return [0.0, 1.0, *drafted]"),),
+        ("tests/backends/test_state_costs.py",),
     ),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ costs
 sampling
 weights
 models
-heads masks
+masks
 backends verifiers
 target
 strategies
@@ -31,6 +31,7 @@ numerics
 decoding
 requests
 plugins
+heads
 runtime
 generator
 demo distributed training

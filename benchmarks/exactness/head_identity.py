@@ -33,13 +33,13 @@ from specdec import Budget, DraftTree, Generator
 from specdec.decoding.request_state import TokenView
 from specdec.heads.base import HeadRunner
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.strategies.drafter import HeadDrafter
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.request import Request
 from specdec.strategies.signals import HiddenAnswers, Nodes
-from specdec.strategies.trained_heads.drafter import HeadDrafter
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel, demo
 from specdec.backends.output import OutputRow
 from specdec.backends.toy import TokenDistribution
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.strategies.medusa import MedusaProposer
 from specdec.plugins.registry import load_plugins
-from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.eagle3 import Eagle3Proposer
-from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target
 from tests.support.fitted_heads import eagle_folder, medusa_folder

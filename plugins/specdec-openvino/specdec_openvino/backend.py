@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from typing import Any, ClassVar, Self
@@ -14,9 +13,7 @@ from transformers import PreTrainedModel
 from specdec import ModelError
 from specdec.backends.base import Backend, BackendOptions
 from specdec.backends.output import Output
-from specdec.heads.base import HeadRunner
-from specdec.heads.pair_head import PairHead
-from specdec.heads.torch_runner import TorchRunner
+from specdec.heads.base import HeadRunners
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine.forks import TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.masks.dense import DenseCompiler
@@ -32,8 +29,7 @@ from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.engine.model_engine import ModelEngine
 from specdec_openvino.engine.pass_sizes import pass_sizes
 from specdec_openvino.engine.trial import trial_logits
-from specdec_openvino.heads.graph import HeadError
-from specdec_openvino.heads.runner import OpenVINORunner
+from specdec_openvino.heads.runner import OpenVINORunners
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.preference import why_not
@@ -158,12 +154,8 @@ class OpenVINOBackend(Backend):
         passes = self._engine.passes(self._passes.hidden, blocks, self._filling)
         return trial_logits(passes, blocks, _TRIED, self.shapes.vocab_size)
 
-    def head_runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
-        """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
-        if self._engine.options.device == "CPU":
-            with suppress(HeadError):
-                return OpenVINORunner(head, num_tokens, self._engine.options, may_quantize)
-        return TorchRunner(head, num_tokens)
+    def extension(self, contract: type[Any]) -> Any:
+        return OpenVINORunners(self._engine.options) if contract is HeadRunners else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths, self._first):
