@@ -18,7 +18,7 @@ import numpy as np
 
 from specdec.costs import CostModel, Costs, CostTable
 from specdec.record import StepRecord
-from specdec.strategies.merging.growth import Growth
+from specdec.strategies import Growth
 
 _MOST, _FEWEST = 5, 2  # passes of a group that count, and that have to be seen
 _MOST_SEARCHES = 15

@@ -6,9 +6,7 @@ import numpy as np
 import openvino as ov
 import torch
 
-from specdec.heads.base import Continuations, HeadRunner, HeadRunners, KeyValues, Noise, Pairs
-from specdec.heads.pair_head import PairHead
-from specdec.heads.torch_runner import TorchRunner
+from specdec.heads import Continuations, HeadRunner, HeadRunners, KeyValues, Noise, PairHead, Pairs, TorchRunner
 from specdec_openvino.heads.graph import HeadError, HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 

@@ -15,12 +15,11 @@ from specdec_openvino.heads.graph import HeadError
 from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
-from specdec.heads.base import HeadRunner, HeadRunners
+from specdec.heads import HeadRunner, HeadRunners, TorchRunner
 from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append, prefill
 from specdec.heads.strategies.engine import HeadEngine, TreeOptions
-from specdec.heads.torch_runner import TorchRunner
-from specdec.masks.dense import DenseCompiler
+from specdec.masks import DenseCompiler
 
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
