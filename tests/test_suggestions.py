@@ -115,6 +115,7 @@ def test_an_unknown_setting(call: Callable[..., object], given: str, answer: str
         ("draft_model:layer=2", "unknown name 'layer' (did you mean 'layers'?)"),
         ("token_recycling:save_to=m", "unknown name 'save_to' (`token_recycling` learns from request to request by "),
         ("auto+token_recycling:path=m", "to draft from a file, add `datastore:path=…`)"),
+        ("suffix:num_remembered=9", "(`token_recycling` learns from earlier answers; to draft from files, add"),
         ("token_recycling:vocabulary_seconds=5", "(`specdec prepare` or generator.prepare() does this once"),
     ],
 )
