@@ -284,12 +284,6 @@ MUTATIONS = (
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
-        "padding of roots ends with the first step that wins nothing",
-        "specdec/strategies/merging/root_padding.py",
-        (("self._lost < cost_of_changes or gain > 0.0", "gain > 0.0"),),
-        ("tests/strategies/merging/test_speed.py",),
-    ),
-    Mutation(
         "drafts pay for changes of sizes that plain decoding has as well",
         "specdec/strategies/merging/sizer.py",
         (("if num_rows != last_rows or max(size, last_size) == 1:", "if False:"),),
@@ -300,24 +294,6 @@ MUTATIONS = (
         "specdec/strategies/merging/pass_pricing.py",
         (("- self._speed_up * price", ""),),
         ("tests/strategies/merging/test_pass_pricing.py",),
-    ),
-    Mutation(
-        "passes of a head run in steps whose drafts are refused",
-        "specdec/strategies/merging/pass_pricing.py",
-        (("if not self._began and not self._allows_passes(gain):", "if False:"),),
-        ("tests/strategies/merging/test_pass_pricing.py",),
-    ),
-    Mutation(
-        "padding of roots begins with the first step that wins something",
-        "specdec/strategies/merging/root_padding.py",
-        (("self._lost <= 0.0 < gain", "gain > 0.0"),),
-        ("tests/strategies/merging/test_root_padding.py",),
-    ),
-    Mutation(
-        "searches use up the balance of a padded pass",
-        "specdec/strategies/merging/sizer.py",
-        (("return self._costs.table(self._num_rows).costs[2] - 1.0", "return 0.0"),),
-        ("tests/strategies/merging/test_root_padding.py",),
     ),
     Mutation(
         "a single slow change of sizes is believed",

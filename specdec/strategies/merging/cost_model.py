@@ -64,15 +64,7 @@ class CostModel(ABC):
 
     @abstractmethod
     def size_of(self, record: StepRecord) -> int:
-        """Return a step's size, that of a root that was padded included."""
-
-    def may_pad_root(self, num_rows: int) -> bool:
-        """Return True if a step of size 1 takes the time of size 2 where its pass is padded."""
-        return False
-
-    def cost_of_changes(self, num_rows: int) -> float:
-        """Return what a change from passes of size 1 to others costs with the one back, in plain steps."""
-        return 0.0
+        """Return a step's size."""
 
     @abstractmethod
     def table(self, num_rows: int) -> CostTable:
@@ -81,7 +73,7 @@ class CostModel(ABC):
     def cost_of_switch(self, num_rows: int, size: int) -> float:
         """Return what a step of a size costs now because the last pass had another one, in plain steps.
 
-        Tables contain a share of it, unless ``may_pad_root`` and one of both sizes is 1.
+        Tables contain a share of it.
         """
         return 0.0
 

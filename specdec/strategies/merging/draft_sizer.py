@@ -18,9 +18,6 @@ class DraftSizer(ABC):
     is_plain: bool = False
     """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
 
-    pads_root: bool = False
-    """True if a root alone is padded to the size of two tokens: drafts are expected to make up for changes of sizes."""
-
     cost: float = 1.0
     """Cost of the step under way, in plain steps, without that of passes of a head."""
 
@@ -47,18 +44,6 @@ class DraftSizer(ABC):
 
         Called again in the same step after passes of a head have added candidates.
         """
-
-    def allows_passes(self, gain: float) -> bool:
-        """Return False if passes of a head would be in vain, since the step is to be fed its roots alone.
-
-        Called after ``sizes``, before the first pass of a head. A plain step that moves a recurrent state's checkpoint
-        isn't foreseen.
-
-        Args:
-            gain: draft tokens of a row that the pass is expected to win, less those that its time is worth; counts
-                for later steps' padding too.
-        """
-        return True
 
     def spend(self, cost: float) -> None:  # noqa: B027 - optional
         """Called after passes of a head, with their cost in plain steps, which counts in the speed-up.

@@ -96,14 +96,12 @@ class MergedDrafter(BatchDrafter):
         """Return the candidates of certain sources alone, or of none for a plain step."""
         self.growth, self._whole = None, set()
         if is_plain or not self._has_certain():
-            return DraftTree.alone(self.request.root)
+            return DraftTree(self.request.root)
         sources = [part if part in self._certain else None for part in self.parts]
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
         growth.take_all()
         self.growth = growth
-        tree = growth.tree(len(growth))
-        tree.pads_root = False  # without candidates the step counts as a plain one
-        return tree
+        return growth.tree(len(growth))
 
     def _has_certain(self) -> bool:
         """Return True if a certain source may have candidates."""
@@ -112,11 +110,10 @@ class MergedDrafter(BatchDrafter):
         except Exception:  # the growth leaves it out
             return True
 
-    def tree(self, size: int, pads_root: bool) -> DraftTree:
+    def tree(self, size: int) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""
         assert self.growth is not None, "begun before"
         grown = self.growth.tree(size)
-        grown.pads_root = pads_root
         self._whole = set()
         if not self.trees:
             return grown

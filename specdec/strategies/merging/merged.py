@@ -153,8 +153,7 @@ class MergedEngine(Engine):
         for index, passes in self._passes.items():
             if passes is not None:
                 drafts = self._improve(drafts, index, passes, merged, limits)
-        pads_root = self._sizer.pads_root
-        return [drafter.tree(size, pads_root) for drafter, size in zip(merged, drafts.sizes, strict=True)]
+        return [drafter.tree(size) for drafter, size in zip(merged, drafts.sizes, strict=True)]
 
     def _grow(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> SizedDrafts:
         """Grow the trees of all requests, of the candidates that their parts have now, to the size that pays."""
@@ -174,7 +173,7 @@ class MergedEngine(Engine):
     ) -> SizedDrafts:
         """Let a part run those of its passes that pay; return the drafts with its candidates."""
         rows = [row for row, drafter in enumerate(merged) if drafter.parts[index] is not None]
-        passes.begin(drafts, rows, self._sizer.allows_passes)
+        passes.begin(drafts, rows)
         self._prepare_drafts(index, rows, merged, budgets, passes.pays)
         if passes.has_run:
             self._sizer.spend(passes.cost)

@@ -12,8 +12,7 @@ the nearest that has some.
 A backend that pads passes to a few sizes may plan each size anew, so a pass of another size than the last one takes
 longer. Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
 A size serves several steps in a row. So the step that switches is charged with a share of the switch: charged with all
-of it, drafts would keep a size that no longer pays. Where a root alone may be padded, the table has no changes between
-one token and more: ``root_padding.py`` weighs them.
+of it, drafts would keep a size that no longer pays.
 """
 
 from collections import defaultdict
@@ -52,15 +51,7 @@ class PaddedCostModel(CostModel):
 
     def size_of(self, record: StepRecord) -> int:
         """Return the width of the widest row, as if all had it; a pass that narrower rows share is smaller."""
-        trees = [outcome.tree for outcome in record.outcomes]
-        may_be_padded = record.width == 1 and self._costs.padding.may_pad_root(len(trees))
-        return 2 if may_be_padded and trees[0] is not None and trees[0].pads_root else record.width
-
-    def may_pad_root(self, num_rows: int) -> bool:
-        return self._costs.padding.may_pad_root(num_rows)
-
-    def cost_of_changes(self, num_rows: int) -> float:
-        return 2.0 * self._rows[num_rows].cost_of_switch
+        return record.width
 
     def table(self, num_rows: int) -> CostTable:
         key = num_rows, self._last_size
@@ -71,9 +62,8 @@ class PaddedCostModel(CostModel):
             for width in range(2, self._max_width + 1):
                 cost = self._predicted(num_rows, width) * correction(width)
                 costs.append(max(costs[-1], cost))
-            if not (may_pad_root := self.may_pad_root(num_rows)) or self._last_size > 1:
-                for width in range(1 + may_pad_root, self._max_width + 1):
-                    costs[width] += _SHARE_OF_SWITCH * self.cost_of_switch(num_rows, width)
+            for width in range(1, self._max_width + 1):
+                costs[width] += _SHARE_OF_SWITCH * self.cost_of_switch(num_rows, width)
             self._tables[key] = CostTable.of(costs)
         return self._tables[key]
 

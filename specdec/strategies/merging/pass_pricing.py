@@ -100,18 +100,14 @@ class PassPricing:
         self._has_guessed = False  # one of these passes has an unknown cost
         self.cost = self.seconds = 0.0
 
-    def begin(
-        self, drafts: SizedDrafts, rows: Sequence[int], allows_passes: Callable[[float], bool] = lambda _: True
-    ) -> None:
+    def begin(self, drafts: SizedDrafts, rows: Sequence[int]) -> None:
         """Begin a step.
 
         Args:
             drafts: of the other sources.
             rows: those that the part drafts for.
-            allows_passes: ``DraftSizer.allows_passes``.
         """
         self._begin_step()
-        self._allows_passes = allows_passes
         self._before = self._after = drafts
         self._rooms = [drafts.room(row) for row in rows]
         self._balance = min(_LARGEST_BALANCE, self._balance + self._loss)
@@ -123,8 +119,7 @@ class PassPricing:
     def pays(self, probabilities: Sequence[float]) -> bool:
         """Room × probability × tokens won per unit of these > speed-up × cost of the pass, and the balance has it.
 
-        Before a step's first pass the sizer must allow passes, too. Call it before each pass; a pass for which it
-        returns True runs.
+        Call it before each pass; a pass for which it returns True runs.
 
         Args:
             probabilities: for each request, that its text follows the path that the pass continues.
@@ -137,8 +132,6 @@ class PassPricing:
         price = cost or 0.0
         gain = expected * self._won / self._probability - self._speed_up * price
         if gain <= 0.0 or self.cost + price > self._balance:
-            return False
-        if not self._began and not self._allows_passes(gain):
             return False
         self._has_guessed |= cost is None
         self._began.append(self._clock())

@@ -9,14 +9,13 @@ alone would give too many nodes to steps that win little, and too few to those t
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
 the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
-drafts show what drafts cost and bring by then. What a trial loses is paid before the next one. No step pays for a
-change between passes of one token and of more: ``root_padding.py`` decides for stretches of steps.
+drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 
 A step has three calls:
 
     skips   the balance is used up, or a plain step or a trial is due: nothing is searched for
-    sizes   the size with the largest gain, by the costs of ``cost_model.py``; then no draft at all where roots are fed
-            alone (``root_padding.py``), or where a plain step moves a recurrent state (``pending_tokens.py``)
+    sizes   the size with the largest gain, by the costs of ``cost_model.py``; then no draft at all where a plain step
+            moves a recurrent state (``pending_tokens.py``)
     learn   the balance, the speed-up and the costs after the step
 """
 
@@ -31,7 +30,6 @@ from specdec.strategies.merging.cost_model import CostModel, CostTable
 from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.pending_tokens import PendingTokens
-from specdec.strategies.merging.root_padding import RootPadding
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
@@ -82,13 +80,11 @@ class SpeedupSizer(DraftSizer):
         self._num_rows = 1  # of the steps that the balance counts
         self._num_others = 0  # rows of the last pass that had another strategy
         self._tokens = self._time = _FIRST_STEPS  # of a row, in recent steps: the time is in plain steps
-        self._has_passes, self._spent = False, 0.0  # of a head, in the step under way: their cost in plain steps
-        self._gain_of_padding = 0.0  # expected before passes
+        self._spent = 0.0  # for passes of a head in the step under way, in plain steps
         self._charged = 0.0  # to the balance, for that step
         self._began_with = 0.0  # the balance before it
         self._last = 0, 1  # number of rows and size of the last step whose time was learnt
         self._is_out = False  # the balance was used up and has not recovered
-        self._padding = RootPadding()  # of steps of a row alone
         self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._pending = PendingTokens(costs)
@@ -101,13 +97,11 @@ class SpeedupSizer(DraftSizer):
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
-        self.cost, self._spent, self._charged, self._began_with, self.pads_root = 1.0, 0.0, 0.0, self.balance, False
-        self._has_passes = False
-        self._padding.begin()
+        self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
-        self._is_out = self.balance < (self._resumes_at() if self._is_out else self._reserve())
+        self._is_out = self.balance < (self._resumes_at() if self._is_out else 0.0)
         self.is_plain = not self._num_others and self._costs.needs_plain(num_rows)
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
@@ -126,13 +120,7 @@ class SpeedupSizer(DraftSizer):
 
     def _resumes_at(self) -> float:
         """Return the balance from which on drafts are searched for again."""
-        return self._reserve() + _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
-
-    def _reserve(self) -> float:
-        """Return the balance that searches leave for a padded pass: without it they would find drafts in vain."""
-        if not self._costs.may_pad_root(self._num_rows):
-            return 0.0
-        return self._costs.table(self._num_rows).costs[2] - 1.0
+        return _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
     def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
@@ -170,14 +158,9 @@ class SpeedupSizer(DraftSizer):
         best = self._best(growths, table, of_step, taken)
         cost = best.cost + self._spent
         moves = self._pending.moves_checkpoint(table, of_step, best.size, cost, best.num_tokens)
-        is_padded = may_pad = self._costs.may_pad_root(num_rows)
-        if may_pad:
-            gain = self._gain_of_padding = best.num_tokens - 1.0 - self._speed_up * (cost - costs[1])
-            is_padded = self._padding.choose(gain, self._costs.cost_of_changes(num_rows), is_bound=self._has_passes)
-        if best.size > 1 and not self._num_trials and (moves or (may_pad and not is_padded)):
+        if best.size > 1 and not self._num_trials and moves:
             best = _Size(1, costs[1])
-        self.pads_root = is_padded and best.size == 1
-        self.cost = costs[2 if self.pads_root else best.size]
+        self.cost = costs[best.size]
         self._charged = self.cost - 1.0
         self.balance -= self._charged
         num_excess = Counter(taken[best.num_taken :])
@@ -193,15 +176,13 @@ class SpeedupSizer(DraftSizer):
         """
         num_rows, speed_up, costs = len(growths) + self._num_others, self._speed_up, of_step.costs
         left = self._pending.cost_of_rejection(table, 0.0, 0.0)  # at least
-        may_pad = self._costs.may_pad_root(num_rows)  # the first draft tokens then cost nothing
-        size, gained, best = 1, 0.0, _Size(1, costs[1 + may_pad])
+        size, gained, best = 1, 0.0, _Size(1, costs[1])
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
             probabilities = [growth.next_probability for growth in growing]
             probability = sum(probabilities) / num_rows
-            marginal = 0.0 if may_pad and size == 1 else of_step.marginal[size]
-            if not self._pays(size, probability, marginal * speed_up, costs[size + 1] + left):
+            if not self._pays(size, probability, of_step.marginal[size] * speed_up, costs[size + 1] + left):
                 break
             for growth, its_probability in zip(growing, probabilities, strict=True):
                 if its_probability:
@@ -216,14 +197,8 @@ class SpeedupSizer(DraftSizer):
                 best = found
         return best
 
-    def allows_passes(self, gain: float) -> bool:
-        if self._num_trials or not self._costs.may_pad_root(self._num_rows):
-            return True
-        change = self._costs.cost_of_changes(self._num_rows)
-        return self._padding.choose(self._gain_of_padding + gain, change, is_bound=self._has_passes)
-
     def spend(self, cost: float) -> None:
-        self._has_passes, self._spent = True, self._spent + cost
+        self._spent += cost
 
     def _pays(self, size: int, probability: float, least: float, cost: float) -> bool:
         """Return True if a round pays and the balance has its cost, or if a trial has room for it.
@@ -269,7 +244,7 @@ class SpeedupSizer(DraftSizer):
         return min(_LARGEST_CHARGE, self._costs.cost_of_switch(num_rows, size))
 
     def forget(self) -> None:
-        self.balance, self._num_rows, self._padding = _FIRST_BALANCE, 1, RootPadding()
+        self.balance, self._num_rows = _FIRST_BALANCE, 1
         self._tokens = self._time = _FIRST_STEPS
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
         self._pending = PendingTokens(self._costs)

@@ -12,7 +12,6 @@ import pytest
 from specdec import Budget, Drafter, Engine, Feedback, Request
 from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
-from specdec.padding import Padding
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Pays
@@ -27,7 +26,6 @@ from specdec.strategies.merging.source import Candidate, Source
 from specdec.tree import ROOT
 
 PASS = Costs((1, 9, 33), (1.0, 1.2, 1.9), 1.0)
-PADDED = Costs((1, 6, 12, 40), (1.0, 1.3, 1.4, 1.9), 1.0, padding=Padding((1, 6, 12, 40)))
 COPIED, HEADS, NEW = 1, 2, 3  # the token that the cheap source drafts, the one that the head drafts, any other
 DEPTH, LOSS = 4, 0.01
 
@@ -110,11 +108,9 @@ class Machine:
     kind: Literal["step", "prompt"] = "step"
     chunk: float = 0.0  # seconds of a step that a chunk of a prompt takes
     costs: Costs = PASS
-    change: float = 0.0  # seconds that a pass of another size than the last one takes longer
 
     def __post_init__(self) -> None:
-        self.num_steps = self.num_tokens = self.num_vain = 0  # passes of the head in steps without a draft
-        self.last_size = self.costs.padding.size(1)
+        self.num_steps = self.num_tokens = 0
         self.seconds, self.rngs = 0.0, [random.Random(self.seed + row) for row in range(self.num_rows)]
         noise = random.Random(1)
         self.head = Head(
@@ -156,7 +152,7 @@ class Machine:
         return self.seconds * num_tokens * self.num_rows / self.num_tokens
 
     def _step(self) -> None:
-        began, num_passes = self.head.now, self.head.num_passes
+        began = self.head.now
         trees = self.engine.propose_many(self.drafters, [Budget(20, 12, 999)] * self.num_rows)
         searching, outcomes = self.head.now - began, list[Outcome]()
         weights = self.copied, self.heads, 1.0 - self.copied - self.heads
@@ -171,13 +167,8 @@ class Machine:
             drafter.observe(feedback)
             outcomes.append(Outcome(object(), tree=tree, path=tuple(path), tokens=tuple(tokens)))  # type: ignore[arg-type]
         width = max(len(outcome.tree or ()) for outcome in outcomes)
-        self.num_vain += self.head.num_passes - num_passes if width == 1 else 0
         num_rows = self.num_rows + self.others
-        pads_root = any(outcome.tree is not None and outcome.tree.pads_root for outcome in outcomes)
-        num_nodes = num_rows * max(width, 1 + pads_root)
-        size = self.costs.padding.size(num_nodes)
-        forward = self.costs.at(num_nodes) / self.costs.at(num_rows) + self.change * (size != self.last_size)
-        self.last_size = size
+        forward = self.costs.at(num_rows * width) / self.costs.at(num_rows)
         seconds = {"propose": searching, "forward": forward + self.chunk}
         everyone = (*outcomes, *[outcome(NEW)] * self.others)
         self.engine.learn(StepRecord(self.kind, everyone, seconds, width), outcomes)
@@ -269,31 +260,6 @@ def test_a_first_step_without_tokens_is_no_error() -> None:
         priced.end(drafts)
         record = StepRecord("step", (outcome(*tokens),), {"forward": 1.0}, 1)
         priced.learn(record, record.outcomes, 1.0)
-
-
-@pytest.mark.parametrize("answer", [False, True])
-def test_the_sizer_is_asked_once_before_a_steps_first_pass(answer: bool) -> None:
-    gains = list[float]()
-
-    def allows_passes(gain: float) -> bool:
-        gains.append(gain)
-        return answer
-
-    priced, drafts = PassPricing(LOSS), SizedDrafts([growth_of({})], [1], 1.0)
-    priced._costs[0].extend([0.1, 0.1])
-    priced.begin(drafts, [0], allows_passes)
-    assert priced.pays([0.5]) == priced.pays([0.5]) == priced.has_run == answer
-    assert gains == pytest.approx([0.7 * 0.5 - 0.1] * (1 if answer else 2))
-
-
-@pytest.mark.parametrize("heads", [0.3, 0.6])
-def test_no_pass_runs_in_a_step_whose_drafts_are_refused_since_padding_is_off(heads: float) -> None:
-    """A padded pass takes three tenths longer, and so does a change. The head alone drafts."""
-    machine = Machine(0.0, heads, 0.1, costs=PADDED, change=0.3)
-    machine.engine._sizer._padding.is_on = False  # type: ignore[attr-defined]
-    machine.run(400)
-    assert machine.num_vain <= 0.02 * machine.head.num_passes
-    assert (machine.head.num_passes > 400) == (heads == 0.6), "where it pays, padding begins by what passes would win"
 
 
 def test_an_expensive_head_is_hardly_asked() -> None:

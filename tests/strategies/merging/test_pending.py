@@ -76,7 +76,6 @@ def test_a_plain_step_in_several_passes_is_charged_with_all_of_them() -> None:
     kept.skips(3, [1, 5, 9])
     kept._pending._reread = 5.0
     assert kept.sizes([FixedGrowth([0.3]) for _ in range(3)]) == [1, 1, 1]
-    assert not kept.pads_root
     assert kept.cost == pytest.approx(sum(map(costs_of(0.02).at, (2, 6, 10))) / costs_of(0.02).at(3))
 
 
