@@ -40,7 +40,9 @@ def test_what_names_a_file_is_the_operators(aliases: StrategyAliases) -> None:
     assert "datastore" not in aliases.names
 
 
-@pytest.mark.parametrize("text", ["lookahead:W=2000", "suffix+jacobi:n=1e9", "jacobi:n=true,n=2", "+", "", " : "])
+@pytest.mark.parametrize(
+    "text", ["lookahead:W=2000", "suffix+prompt_lookup:num_tokens=1e9", "jacobi:n=true,n=2", "+", "", " : "]
+)
 def test_what_is_too_large_or_no_strategy_is_refused(aliases: StrategyAliases, text: str) -> None:
     with pytest.raises(ApiError) as refused:
         aliases.proposer(text)
