@@ -46,7 +46,7 @@ from tests.support.random_heads import random_head, reference_of
 ROWS, STEPS, TIE = 4, 6, 1e-4
 LARGE = Budget(num_nodes=512, depth=100, num_tokens=100)
 SHAPE = TreeOptions(top_k=3, depth=3, num_nodes=9, min_probability=0.0)
-MERGED = "eagle3:head={head}+lookahead:N=3,W=3,G=3"
+MERGED = "eagle3:head={head}+prompt_lookup"
 BATCHES = 4, 8
 SEED, TURN = 20, 8  # TURN: tokens of the first of two turns in a context
 

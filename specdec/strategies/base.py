@@ -76,8 +76,8 @@ class Drafter(ABC):
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
         """Called after ``receive`` with the outcome of the drafter's last tree, in that tree's node numbers.
 
-        Not called after the last step. In a merge it is called only for a tree whose probe nodes were all verified, and
-        never for a ``Source``, whose candidates' acceptance rates the merge updates.
+        Not called after the last step, nor in a merge for a ``Source``, whose candidates' acceptance rates the merge
+        updates.
         """
 
     def retain(self, start: int, stop: int) -> Retained | None:

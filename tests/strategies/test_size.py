@@ -28,7 +28,7 @@ def test_the_product_of_all_numbers_counts(n: int, w: int, g: int) -> None:
 
 
 def test_parts_add_up() -> None:
-    assert size_of(made("suffix+jacobi:n=16+lookahead:N=10,W=30")) == 1 + 2 + 4
+    assert size_of(made("suffix+prompt_lookup:num_tokens=20+token_recycling:k=24")) == 1 + 2 + 4
     assert size_of(made("+".join(["suffix"] * 100))) == 100
     assert size_of(made("token_recycling:num_nodes=1024,min_probability=0.0,k=1000")) > 10_000
-    assert size_of(made("suffix:num_remembered=1024")) == 8
+    assert size_of(made("draft_model:layers=1024")) == 8

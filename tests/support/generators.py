@@ -51,11 +51,10 @@ PROPOSERS = [
     "lookahead:N=4,W=5,G=3,pool_from_prompt=false,verify_window=false",
     "prompt_lookup:max_ngram=2,num_tokens=4,num_matches=3",
     "prompt_lookup:max_ngram=1,num_tokens=1,prefer=first",
-    "suffix:depth=2,num_nodes=3,num_remembered=20",
+    "suffix:depth=2,num_nodes=3",
     "token_recycling:k=2,num_pairs=4,min_probability=0",
     "suffix+token_recycling",
-    "prompt_lookup+lookahead:N=3,W=2,G=2+jacobi:n=3",
-    "lookahead:N=4,W=3,G=3+suffix",
+    "prompt_lookup+lookahead:N=3,W=0,G=2+suffix",
     "datastore:depth=1,min_probability=0",
     "suffix+token_recycling+datastore",
 ]

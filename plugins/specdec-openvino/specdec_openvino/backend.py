@@ -38,6 +38,9 @@ _CHUNK = 512
 # Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, up to a length that
 # depends on the processor, tokens were found to have the same bits, which the probe tests on every machine.
 _LEAST_EXACT = 2
+# Between drafts a single token is padded too: a change of sizes takes longer than what that saves, unless shapes are
+# static or the rounded weights take hardly any time.
+_LEAST_PADDED = 2
 _TRIED = 48, 1, 2, 8, 24, 1  # nodes of passes that compare two graphs
 _ROUNDS = "the engine's rounding of a token depends on the shape of its pass"
 
@@ -58,7 +61,9 @@ class OpenVINOBackend(Backend):
     def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
         least, sizes = _LEAST_EXACT if is_exact else 1, pass_sizes(engine.model.config, engine.options.device)
-        padding = Padding(tuple(size for size in sizes if size >= least), least)
+        has_single = engine.options.static_sizes or engine.options.rounding is not None
+        smallest = least if has_single else _LEAST_PADDED
+        padding = Padding(tuple(size for size in sizes if size >= smallest), least)
         most_tokens = engine.most_tokens(least) if is_exact else None
         self._filling = Filling(padding, engine.options.static_sizes, most_tokens)
         self.shapes = replace(

@@ -3,9 +3,9 @@
     costs of the engine ─────────► DraftSizer (``sizer.py``): how many nodes of each row
     sources ► candidates with acceptance rates ► a heap by probability (``growth.py``) ► the tree
 
-Strategies that only return trees take part by the acceptance rates of their candidates, by depth and rank; probe nodes
-of theirs aren't forwarded. Sampled draws are chosen from like all others, by what was drawn, and so lose q: ``match``
-decides about such a merge under rules that read q.
+Strategies that only return trees take part by the acceptance rates of their candidates, by depth and rank. Those that
+learn from probe nodes are refused, because a merge forwards none. Sampled draws are chosen from like all others, by
+what was drawn, and so lose q: ``match`` decides about such a merge under rules that read q.
 """
 
 import math
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from specdec.costs import NOMINAL_COSTS
 from specdec.errors import PluginError, close_all, plural
@@ -23,14 +23,14 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.base import Drafter, Engine, Pays, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
-from specdec.strategies.merging.drafter import MergedDrafter, Part
+from specdec.strategies.merging.drafter import MergedDrafter, Part, name_of
 from specdec.strategies.merging.loss_budget import LossBudget
 from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
 from specdec.strategies.request import Request
-from specdec.strategies.signals import Signal
+from specdec.strategies.signals import Nodes, Signal
 from specdec.tree import Budget, DraftTree
 
 
@@ -52,6 +52,17 @@ class MergedProposer(MergeOptions):
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
         options["proposers"] = tuple(proposers)
         super().__init__(**options)
+
+    @model_validator(mode="after")
+    def _without_probes(self) -> Self:
+        for proposer in self.proposers:
+            if any(nodes is Nodes.PROBE for nodes, _ in proposer.wants()):
+                name = name_of(proposer)
+                raise ValueError(
+                    f"{name} learns from probe nodes, and a merge forwards only the most probable candidates: use "
+                    f"{name} alone, or merge suffix or prompt_lookup in its place"
+                )
+        return self
 
     @property
     def reads_layers(self) -> bool:
