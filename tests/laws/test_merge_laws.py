@@ -6,28 +6,32 @@ import pytest
 
 from specdec import Generator, PluginError, Proposer, Request, ToyModel
 from specdec.constraints import Choice
-from specdec.plugins.builtins import specdec_proposers
 from specdec.record import StepRecord
-from specdec.strategies.autoregressive import AutoregressiveProposer
-from specdec.strategies.base import Drafter, Engine
-from specdec.strategies.feedback import Feedback
-from specdec.strategies.jacobi import JacobiProposer
-from specdec.strategies.lookahead import LookaheadProposer
-from specdec.strategies.merging import drafter
-from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.merging.source import Source
-from specdec.strategies.signals import Nodes, Signal, TopK
-from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.strategies import (
+    AutoregressiveProposer,
+    Drafter,
+    Engine,
+    Feedback,
+    JacobiProposer,
+    LookaheadProposer,
+    MergedProposer,
+    Nodes,
+    Signal,
+    Source,
+    SuffixProposer,
+    TopK,
+)
 from tests.support.built_in_model import built_in
 from tests.support.byte_tokenizer import trained
 from tests.support.fitted_heads import prompts
 from tests.support.generators import HEADS, OF_OTHER_MODELS, proposer_of
+from tests.support.proposers import our_proposers
 from tests.support.scripted import Scripted
 
 REFUSED = {"jacobi": JacobiProposer(), "lookahead": LookaheadProposer()}
 ACCEPTED = [
     name
-    for name in (*specdec_proposers(), "lookahead:N=4,W=0")
+    for name in (*our_proposers(), "lookahead:N=4,W=0")
     if name not in ("auto", "autoregressive", *REFUSED, *OF_OTHER_MODELS)  # the last have own tests of merges
 ]
 
@@ -77,7 +81,7 @@ def test_what_a_merge_accepts_drafts_in_it_is_right_at_times_and_observes_its_tr
         started.append(made)
         return made
 
-    monkeypatch.setattr(drafter, "started", watched)
+    monkeypatch.setattr("specdec.strategies.merging.drafter.started", watched)
     generator, prompt, options = generator_of(name)
     generator.generate(prompt, on_step=records.append, **options)
     trees = [(outcome.tree, outcome.path) for record in records for outcome in record.outcomes if outcome.tree]

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from specdec.plugins.builtins import specdec_proposers
+from tests.support.proposers import our_proposers
 
 MODULES = (
     "specdec.strategies.autoregressive",
@@ -38,7 +38,7 @@ def test_a_modules_examples_print_what_they_show(name: str) -> None:
 
 
 def test_every_strategy_has_an_example_that_is_run() -> None:
-    strategies = {name: cls for name, cls in specdec_proposers().items() if name not in SIZED_BY_COSTS}
+    strategies = {name: cls for name, cls in our_proposers().items() if name not in SIZED_BY_COSTS}
     assert len(strategies) >= 8
     assert [name for name, cls in strategies.items() if ">>> " not in (cls.__doc__ or "")] == []
     assert {cls.__module__ for cls in strategies.values()} <= set(MODULES)
