@@ -6,6 +6,7 @@ import pytest
 
 from specdec import Generator, PluginError, Proposer, Request, ToyModel
 from specdec.constraints import Choice
+from specdec.costs import NOMINAL_COSTS
 from specdec.record import StepRecord
 from specdec.strategies import (
     AutoregressiveProposer,
@@ -82,6 +83,7 @@ def test_what_a_merge_accepts_drafts_in_it_is_right_at_times_and_observes_its_tr
         return made
 
     monkeypatch.setattr("specdec.strategies.merging.drafter.started", watched)
+    monkeypatch.setattr("specdec.runtime.binding.costs_of", lambda *_: NOMINAL_COSTS)  # on a busy machine nothing pays
     generator, prompt, options = generator_of(name)
     generator.generate(prompt, on_step=records.append, **options)
     trees = [(outcome.tree, outcome.path) for record in records for outcome in record.outcomes if outcome.tree]
