@@ -214,10 +214,6 @@ class Target:
         self.backend.rollback(self._rows.index(row), length)
         row.length = length
 
-    def num_pending(self, row: CacheRow) -> int:
-        """Return how many of a row's committed tokens its next pass reads again."""
-        return 0 if self.shapes.takes_trees else self.backend.num_pending(self._rows.index(row))
-
     def hold(self, row: CacheRow, start: int, stop: int) -> Held:
         """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""
         return self.backend.hold(self._rows.index(row), start, stop)

@@ -53,13 +53,11 @@ class Budget:
         num_nodes: a limit, without the root.
         depth: a limit: deeper nodes would exceed the model's positions.
         num_tokens: advice: the number of tokens that may still be emitted, so a deeper candidate is wasted.
-        num_pending: advice: the number of committed tokens that the pass reads again, besides the tree's nodes.
     """
 
     num_nodes: int
     depth: int
     num_tokens: int
-    num_pending: int = 0
 
 
 class DraftTree:
@@ -76,8 +74,6 @@ class DraftTree:
         sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
         has_true_q: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
-        pads_root: whether backends that pad passes pad a root alone, in a pass of one row. With None the backend
-            decides. Proposers that never draft, or that know what passes cost, set it.
     """
 
     __slots__ = (
@@ -85,7 +81,6 @@ class DraftTree:
         "depths",
         "draws",
         "has_true_q",
-        "pads_root",
         "parents",
         "probs",
         "proposed_by",
@@ -102,19 +97,11 @@ class DraftTree:
         self.roles: list[Role] = [Role.CANDIDATE]
         self.draws: dict[int, list[Draw]] = {}
         self.has_true_q = True
-        self.pads_root: bool | None = None
         self.wanted: Sequence[int] | None = None
         self.proposed_by: dict[int, tuple[str, ...]] = {}
         self.probs: dict[int, float] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
-
-    @classmethod
-    def alone(cls, root: int) -> Self:
-        """A root that is fed alone: see ``pads_root``."""
-        tree = cls(root)
-        tree.pads_root = False
-        return tree
 
     @classmethod
     def of_candidates(cls, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Self:
@@ -255,7 +242,6 @@ class DraftTree:
         Without some of its sampled nodes, the subtree's draws have no true q.
         """
         part = DraftTree(self.tokens[ROOT])
-        part.pads_root = self.pads_root
         place = part.graft(self, nodes, {ROOT: ROOT})
         part.has_true_q = self.has_true_q and (len(place) == len(self) or not self.has_sampled_draws)
         return part

@@ -1,7 +1,6 @@
 """A tokenizer that gains tokens after its generator was made: all that is known of its vocabulary follows it."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,17 +49,6 @@ def test_a_token_that_was_made_special_since_no_longer_spells_text(tokenizer: An
     assert generator.generate("the", **options).token_ids[0] == call
     tokenizer.add_special_tokens({"additional_special_tokens": ["call"]})
     assert call not in generator.generate("the", **options).token_ids
-
-
-def test_a_recycling_memory_is_saved_under_the_vocabulary_that_it_was_made_with(tokenizer: Any, tmp_path: Path) -> None:
-    path = tmp_path / "memory"
-    model = model_of(tokenizer, 5)
-    with Generator(model, tokenizer, proposer=f"token_recycling:save_to={path}") as generator:
-        tokenizer.add_tokens(["naïve"])
-        generator.generate("the cat", max_new_tokens=20)
-    Generator(model, tokenizer, proposer=f"token_recycling:path={path}").close()
-    with pytest.raises(ModelError, match="was made with the tokenizer"):
-        Generator(model, copy.deepcopy(trained()), proposer=f"token_recycling:path={path}")
 
 
 def test_a_draft_models_common_tokens_have_those_that_were_added_since(tokenizer: Any) -> None:

@@ -57,11 +57,6 @@ def test_where_passes_are_filled_up_those_of_one_size_are_timed_in_a_row() -> No
     assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0, padding=Padding((1, 3, 20)))
 
 
-def test_a_single_token_is_timed_alone_where_backends_may_pad_it() -> None:
-    target = Timed(lambda size: 16.0 if size == 1 and target.layout.trees[0].pads_root is not False else 10.0 + size)
-    assert target.costs(sizes=(1, 6, 20)).seconds == (11.0, 16.0, 30.0)
-
-
 def test_the_least_time_of_each_size_is_what_it_costs() -> None:
     target = Timed(lambda size: (10 + size) * (100 if len(target.passes) % 5 == 0 else 1))
     assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)

@@ -43,8 +43,8 @@ TESTED = {
     "specdec.masks.mask_cache",
     "specdec.masks.visibility",
     "specdec.runtime.backend_choice",
-    "specdec.strategies.trained_heads.engine",
-    "specdec.strategies.trained_heads.sampled_candidates",
+    "specdec.heads.strategies.engine",
+    "specdec.heads.strategies.sampled_candidates",
     "specdec.testing.checks",
     "specdec.testing.fixed_growth",
 }

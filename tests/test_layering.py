@@ -17,11 +17,12 @@ errors lazy_exports
 configuration machine
 constraints
 padding tree settings
-layout costs record
+layout record
+costs
 sampling
 weights
 models
-heads masks
+masks
 backends verifiers
 target
 strategies
@@ -30,6 +31,7 @@ numerics
 decoding
 requests
 plugins
+heads
 runtime
 generator
 demo distributed training

@@ -113,6 +113,10 @@ def test_an_unknown_setting(call: Callable[..., object], given: str, answer: str
         ("jacobi:N=5", "unknown name 'N' (did you mean 'n'?)"),
         ("prompt_lookup:max_ngrams=2", "unknown name 'max_ngrams' (did you mean 'max_ngram'?)"),
         ("draft_model:layer=2", "unknown name 'layer' (did you mean 'layers'?)"),
+        ("token_recycling:save_to=m", "unknown name 'save_to' (`token_recycling` learns from request to request by "),
+        ("auto+token_recycling:path=m", "to draft from a file, add `datastore:path=…`)"),
+        ("suffix:num_remembered=9", "(`token_recycling` learns from earlier answers; to draft from files, add"),
+        ("token_recycling:vocabulary_seconds=5", "(`specdec prepare` or generator.prepare() does this once"),
     ],
 )
 def test_an_unknown_option_of_a_plug_in(given: str, answer: str) -> None:

@@ -78,7 +78,6 @@ def test_the_longest_chain_leads_to_the_deepest_candidate() -> None:
     tree.add_chain(ROOT, [7, 7, 7, 7], Role.SUPPORT)
     assert paths_in(tree.longest_chain()) == {(3,), (3, 4), (3, 4, 5)}
     assert len(DraftTree(9).longest_chain()) == 1
-    assert DraftTree.alone(9).subtree([0]).pads_root is False
 
 
 @pytest.mark.parametrize(

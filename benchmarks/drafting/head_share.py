@@ -24,8 +24,8 @@ from specdec import Generator
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.eagle3_folder import write_head
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.record import StepRecord
-from specdec.strategies.eagle3 import Eagle3Proposer
 
 SMALL = {"hidden_size": 64, "num_layers": 6, "num_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128}
 VOCABULARY, DRAFT_VOCABULARY = 49152, 8192

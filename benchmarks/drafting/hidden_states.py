@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint, load_model
 from specdec import Budget, DraftTree, Feedback, Generator
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.base import Drafter, Proposer
-from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Hidden, Nodes, Signal
 

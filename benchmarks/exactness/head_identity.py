@@ -33,20 +33,20 @@ from specdec import Budget, DraftTree, Generator
 from specdec.decoding.request_state import TokenView
 from specdec.heads.base import HeadRunner
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.strategies.drafter import HeadDrafter
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.request import Request
 from specdec.strategies.signals import HiddenAnswers, Nodes
-from specdec.strategies.trained_heads.drafter import HeadDrafter
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 
 ROWS, STEPS, TIE = 4, 6, 1e-4
 LARGE = Budget(num_nodes=512, depth=100, num_tokens=100)
 SHAPE = TreeOptions(top_k=3, depth=3, num_nodes=9, min_probability=0.0)
-MERGED = "eagle3:head={head}+lookahead:N=3,W=3,G=3"
+MERGED = "eagle3:head={head}+prompt_lookup"
 BATCHES = 4, 8
 SEED, TURN = 20, 8  # TURN: tokens of the first of two turns in a context
 

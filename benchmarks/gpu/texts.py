@@ -15,7 +15,7 @@ from specdec import DraftModelProposer, Generator, Proposer, Result, demo
 
 STRATEGIES = (
     "prompt_lookup", "lookahead:N=5,W=15,G=15", "auto", "jacobi", "suffix", "token_recycling",
-    "prompt_lookup+lookahead",
+    "prompt_lookup+suffix",
 )  # fmt: skip
 HEADS = {f"{name}eagle3": f"{name}eagle3:head={demo.head_folder()}" for name in ("", "auto+")}
 WAYS: Mapping[str, Mapping[str, str]] = {

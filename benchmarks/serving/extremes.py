@@ -36,7 +36,7 @@ _OPTIONS = {  # of strategies that need neither a file nor a model
     "lookahead": ("N", "W", "G"),
     "jacobi": ("n",),
     "prompt_lookup": ("max_ngram", "num_tokens", "num_matches"),
-    "suffix": ("num_nodes", "depth", "num_remembered"),
+    "suffix": ("num_nodes", "depth"),
     "token_recycling": ("num_nodes", "k", "num_pairs"),
     "grammar": ("num_nodes",),
     "auto": (),

@@ -35,10 +35,10 @@ from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
-from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
+from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.signals import Answers, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine
 from specdec.strategies.sources.successor_table import SuccessorTable

@@ -21,9 +21,9 @@ from specdec import Generator
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host
-from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.merging.sizer import DraftSizer
 from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.target import TargetStates
 
@@ -47,7 +47,7 @@ class FixedMerge(MergedProposer):
     clock: bool = False
 
     def bind(self, host: Host) -> Engine:
-        return self.bind_with(host, lambda _: FixedSizer(self.num_nodes))
+        return self.bind_with(host, FixedSizer(self.num_nodes))
 
 
 def main() -> None:

@@ -19,16 +19,13 @@ The smallest backend is ``toy.py``.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.backends.output import Output
-from specdec.costs import Costs
-from specdec.heads.base import HeadRunner
-from specdec.heads.graph_runner import runner_by_torch
-from specdec.heads.pair_head import PairHead
+from specdec.costs import CostModel, Costs, StepCosts
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
 
@@ -74,6 +71,7 @@ class BackendOptions(BaseModel):
 
 
 NO_OPTIONS = BackendOptions()
+E = TypeVar("E")
 
 
 class Backend(ABC):
@@ -161,15 +159,12 @@ class Backend(ABC):
         Backends of one model are closed in the reverse order of loading.
         """
 
-    def head_runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
-        """Return a runner of a trained head's passes (default: by torch); it may be used after ``close``.
+    def extension(self, contract: type[E]) -> E | None:
+        """Return the engine's own implementation of a contract outside the core, None if it has none (default).
 
-        Args:
-            head: the head.
-            num_tokens: number of tokens that a pass returns after each pair; None for the whole draft vocabulary.
-            may_quantize: the runner may store the head's matrices in fewer bits than they have.
+        The passes of trained heads are one: ``specdec.heads.base.HeadRunners``. It may be used after ``close``.
         """
-        return runner_by_torch(head, num_tokens)
+        return None
 
     @abstractmethod
     def open(self, capacity: int) -> None:
@@ -197,13 +192,19 @@ class Backend(ABC):
     def rollback(self, row: int, length: int) -> None:
         """Drop a row's tokens after the first ``length``."""
 
-    def num_pending(self, row: int) -> int:
-        """Return how many of a row's committed tokens its next pass reads again, because of recurrent states."""
-        return 0
-
     @abstractmethod
     def release(self, row: int) -> None:
         """Close a row; the last row gets its number."""
+
+    def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
+        """Return a model of what steps cost (default: c(T), corrected by the time that steps take).
+
+        Args:
+            measured: c(T), at load.
+            max_size: of a step.
+            learns: whether the time that steps take corrects it.
+        """
+        return StepCosts(measured, max_size, learns)
 
     def hold(self, row: int, start: int, stop: int) -> Held:
         """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""

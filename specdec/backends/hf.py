@@ -19,7 +19,9 @@ from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
 from specdec.backends.state_cache_choice import state_cache_of
+from specdec.backends.state_costs import StateCosts
 from specdec.backends.wide_passes import WidePasses
+from specdec.costs import CostModel, Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import ONE_THREAD, refuse_fork
@@ -73,7 +75,7 @@ class HFBackend(Backend):
         self._wide = WidePasses(model)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
-        self._first = 0  # row of the last pass
+        self._first, self._num_in_pass = 0, 0  # rows of the last pass
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
@@ -236,11 +238,19 @@ class HFBackend(Backend):
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         with without_gradients(self._is_inference):
+            self._num_in_pass = len(paths)
             for row, path in enumerate(paths, self._first):
                 self._cache.keep(row, path)
 
-    def num_pending(self, row: int) -> int:
-        return self._cache.num_pending(row)
+    def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
+        if not state_kinds(self._config):
+            return super().cost_model(measured, max_size, learns)
+        return StateCosts(measured, max_size, learns, self._pending)
+
+    def _pending(self) -> list[int]:
+        """Return the committed tokens that each row of the last pass reads again."""
+        rows = range(self._first, min(self._first + self._num_in_pass, self.num_rows))
+        return [self._cache.num_pending(row) for row in rows]
 
     def rollback(self, row: int, length: int) -> None:
         self._cache.rollback(row, length)

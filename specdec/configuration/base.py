@@ -1,5 +1,6 @@
 """The base of the configurations of strategies, acceptance rules and constraints."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Never
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,11 +15,13 @@ class Configuration(BaseModel):
 
     Attributes:
         error_class: the class of that error, whose cause is pydantic's.
+        instead: by the name of an option that doesn't exist: what to use instead, as a sentence of that error.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     error_class: ClassVar[type[SpecdecError]] = PluginError
+    instead: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, /, *values: Never, **options: Any) -> None:
         """Raises an ``error_class`` for values without a name, unknown names and wrong values.
@@ -30,7 +33,8 @@ class Configuration(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise self.error_class(f"{type(self).__name__} refused: {describe(error, type(self))}") from error
+            fault = describe(error, type(self), self.instead)
+            raise self.error_class(f"{type(self).__name__} refused: {fault}") from error
 
 
 def _by_name(cls: type[Configuration], values: tuple[Any, ...], options: dict[str, Any]) -> str:

@@ -20,7 +20,6 @@ def budget(target: Target, request: RequestState, max_nodes: int = MAX_NODES) ->
         num_nodes=max(1, max_nodes),
         depth=num_left if most_depth is None else min(most_depth, num_left),
         num_tokens=request.num_remaining,
-        num_pending=0 if request.row is None else target.num_pending(request.row),
     )
 
 

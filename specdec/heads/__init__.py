@@ -7,6 +7,7 @@ from specdec.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from specdec.heads.base import Continuations as Continuations
     from specdec.heads.base import HeadRunner as HeadRunner
+    from specdec.heads.base import HeadRunners as HeadRunners
     from specdec.heads.base import KeyValues as KeyValues
     from specdec.heads.base import Noise as Noise
     from specdec.heads.base import Pairs as Pairs
@@ -16,15 +17,25 @@ if TYPE_CHECKING:
     from specdec.heads.pair_head import PairHead as PairHead
     from specdec.heads.pair_head import Product as Product
     from specdec.heads.pair_head import fused as fused
+    from specdec.heads.strategies.eagle import EagleProposer as EagleProposer
+    from specdec.heads.strategies.eagle3 import Eagle3Proposer as Eagle3Proposer
+    from specdec.heads.strategies.medusa import MedusaProposer as MedusaProposer
+    from specdec.heads.strategies.mtp import MtpProposer as MtpProposer
+    from specdec.heads.strategies.p_eagle import PEagleProposer as PEagleProposer
     from specdec.heads.torch_runner import TorchRunner as TorchRunner
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "base": ("Continuations", "HeadRunner", "KeyValues", "Noise", "Pairs"),
+            "base": ("Continuations", "HeadRunner", "HeadRunners", "KeyValues", "Noise", "Pairs"),
             "config": ("Eagle3Config", "PairHeadConfig"),
             "eagle3": ("Eagle3Head",),
             "pair_head": ("PairHead", "Product", "fused"),
+            "strategies.eagle": ("EagleProposer",),
+            "strategies.eagle3": ("Eagle3Proposer",),
+            "strategies.medusa": ("MedusaProposer",),
+            "strategies.mtp": ("MtpProposer",),
+            "strategies.p_eagle": ("PEagleProposer",),
             "torch_runner": ("TorchRunner",),
         },
     )

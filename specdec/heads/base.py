@@ -7,7 +7,7 @@ same in every engine, up to rounding.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -156,4 +156,18 @@ class HeadRunner(ABC):
             pairs: the pairs to feed.
             cache: the keys and values of earlier pairs; finite in all slots.
             noise: None for the head's own probabilities.
+        """
+
+
+class HeadRunners(ABC):
+    """An engine's own passes of trained heads: an extension of its backend (``Backend.extension``)."""
+
+    @abstractmethod
+    def runner(self, head: Any, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
+        """Return a runner of a head's passes.
+
+        Args:
+            head: a ``PairHead``.
+            num_tokens: number of tokens that a pass returns after each pair; None for the whole draft vocabulary.
+            may_quantize: the runner may store the head's matrices in fewer bits than they have.
         """

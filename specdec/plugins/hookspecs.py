@@ -1,6 +1,6 @@
-"""The hooks by which plug-ins offer implementations: one per contract, each returning a mapping of name to class."""
+"""The hooks by which plug-ins offer implementations: one per contract, which returns a mapping of name to class."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pluggy
 
@@ -9,6 +9,7 @@ from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
 from specdec.plugins.names import PROJECT
 from specdec.strategies.base import Proposer
+from specdec.strategies.local_source import LocalSource
 from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
@@ -48,3 +49,8 @@ def specdec_constraints() -> Mapping[str, type[Constraint]]:  # type: ignore[emp
 @hookspec
 def specdec_kernels() -> Mapping[str, type[Kernel]]:  # type: ignore[empty-body]  # as above
     """Kernels for packed weights by name; ``weights="auto"`` takes the fastest that isn't lossy."""
+
+
+@hookspec
+def specdec_local_sources(model: object) -> Sequence[LocalSource]:  # type: ignore[empty-body]  # as above
+    """What was prepared on this machine for this very model; ``auto`` merges it. Called when a strategy is bound."""

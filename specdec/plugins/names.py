@@ -18,13 +18,8 @@ BUILT_INS = {
         "grammar": "specdec.strategies.sources.grammar:GrammarProposer",
         "autoregressive": "specdec.strategies.autoregressive:AutoregressiveProposer",
         "draft_model": "specdec.strategies.draft_model.proposer:DraftModelProposer",
-        "eagle": "specdec.strategies.eagle:EagleProposer",
-        "eagle3": "specdec.strategies.eagle3:Eagle3Proposer",
         "jacobi": "specdec.strategies.jacobi:JacobiProposer",
         "lookahead": "specdec.strategies.lookahead:LookaheadProposer",
-        "medusa": "specdec.strategies.medusa.proposer:MedusaProposer",
-        "mtp": "specdec.strategies.mtp:MtpProposer",
-        "p_eagle": "specdec.strategies.p_eagle:PEagleProposer",
         "prompt_lookup": "specdec.strategies.prompt_lookup:PromptLookupProposer",
     },
     "verifiers": {
@@ -61,6 +56,7 @@ BUILT_INS = {
 # The plug-ins in this repository that have entry points: the distribution of each kind and name.
 _OTHERS = {
     ("backends", "distributed"): PROJECT,
+    **{("proposers", name): PROJECT for name in ("eagle", "eagle3", "medusa", "mtp", "p_eagle")},
     ("backends", "openvino"): "specdec-openvino",
     ("proposers", "successor"): "specdec-example",
 }

@@ -8,6 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from specdec.configuration.base import Configuration
 from specdec.errors import PluginError, SpecdecError, describe
 
 Configured = TypeVar("Configured", bound=BaseModel)
@@ -55,7 +56,8 @@ def configured(cls: type[Configured], kind: str, given: str) -> Configured:
         if missing:  # other faults are reported once it is given
             what = cls.model_fields[missing[0]].description or "an option without a default"
             raise PluginError(f"{kind[:-1]} {name!r} needs {missing[0]} ({what}): give {name}:{missing[0]}=…") from None
-        raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
+        instead = cls.instead if issubclass(cls, Configuration) else None
+        raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls, instead)}") from None
 
 
 def _made(cls: type[Configured], values: Mapping[str, object]) -> Configured:

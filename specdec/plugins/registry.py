@@ -16,6 +16,7 @@ from specdec.plugins.names import NAME, PROJECT, merged_parts, registered, unkno
 from specdec.plugins.options import configured, name_and_options
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
+from specdec.strategies.local_source import LocalSource
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.weights.base import Kernel
 
@@ -54,6 +55,7 @@ class Registry:
     def __init__(self) -> None:
         self.broken: list[BrokenDistribution] = []
         self._plugins: list[Plugin] = []
+        self._managers: list[pluggy.PluginManager] = []
         self._unasked: list[tuple[pluggy.PluginManager, str]] = []  # for backends, whose libraries take seconds
 
     @property
@@ -83,6 +85,7 @@ class Registry:
         self._plugins += [
             plugin for kind in CONTRACTS if kind != "backends" for plugin in self._offered(manager, kind, distribution)
         ]
+        self._managers.append(manager)
         self._unasked.append((manager, distribution))
 
     def _ask_for_backends(self) -> None:
@@ -170,6 +173,11 @@ class Registry:
         cls = self.find(kind, name_and_options(given)[0])
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
         return configured(cls, kind, given)
+
+    def local_sources(self, model: object) -> list[LocalSource]:
+        """Return what was prepared on this machine for this very model; may raise what plug-ins raise."""
+        answers = [each for manager in self._managers for each in manager.hook.specdec_local_sources(model=model)]
+        return [source for sources in answers for source in sources]
 
     def kernels(self) -> dict[str, Kernel]:
         """The installed kernels by name."""

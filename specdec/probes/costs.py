@@ -62,7 +62,7 @@ def measure_costs(
         drafted = opened.enter_context(_Driver.opened(target, tokens, timer))
         ordinary = None if plain is None else opened.enter_context(_Driver.opened(plain, tokens, timer))
         if ordinary is not None:
-            ordinary.settle([DraftTree.alone(0)], seconds)
+            ordinary.settle([DraftTree(0)], seconds)
         drafted.settle(trees.values(), seconds)
         passes = _measured(drafted, trees, ordinary, repeats, seconds)
     spent, of_plain, is_clear = passes.costs()
@@ -182,7 +182,7 @@ def _measured(
     drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None, repeats: int, seconds: float
 ) -> _Passes:
     """Time the first pass of each size, and then rounds."""
-    clock, root = drafted.timer.clock, DraftTree.alone(0)
+    clock, root = drafted.timer.clock, DraftTree(0)
     start = clock()
     first = dict[int, float]() if ordinary is None else {_ORDINARY: ordinary.time(root)[0]}
     tried = list[int]()
@@ -207,7 +207,7 @@ def _measured(
 
 def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None) -> tuple[dict[int, float], bool]:
     """Return the seconds of a pass of each size, and whether all were undisturbed."""
-    root, taken, was_quiet = DraftTree.alone(0), dict[int, float](), True
+    root, taken, was_quiet = DraftTree(0), dict[int, float](), True
     if ordinary is not None:
         ordinary.time(root)
         taken[_ORDINARY], was_quiet = ordinary.time(root)
@@ -223,7 +223,7 @@ def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver |
 
 
 def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: float) -> DraftTree:
-    tree = DraftTree.alone(0)
+    tree = DraftTree(0)
     depth = int(min(most_deep, (size - 1) // 2 if takes_trees else size - 1))
     tree.add_chain(ROOT, rng.integers(vocab_size, size=depth).tolist())
     while takes_trees and len(tree) < min(size, vocab_size):

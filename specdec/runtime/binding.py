@@ -245,8 +245,10 @@ class Binding:
             load=partial(load_pretrained, device=str(shapes.device)),
             open=partial(_open_draft, self._registry, self._lease),
             costs=partial(costs_of, target, self.model),
+            cost_model=target.backend.cost_model,
             idle_target=lambda: None if target.is_decoding else target,
-            head_runner=target.backend.head_runner,
+            extension=target.backend.extension,
+            local_sources=partial(self._registry.local_sources, self.model),
             num_layers=shapes.num_layers,
             expect_hidden=target.backend.expect_hidden,
         )

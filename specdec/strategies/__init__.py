@@ -11,26 +11,20 @@ if TYPE_CHECKING:
     from specdec.strategies.base import Engine as Engine
     from specdec.strategies.base import Proposer as Proposer
     from specdec.strategies.draft_model.proposer import DraftModelProposer as DraftModelProposer
-    from specdec.strategies.eagle import EagleProposer as EagleProposer
-    from specdec.strategies.eagle3 import Eagle3Proposer as Eagle3Proposer
     from specdec.strategies.feedback import Feedback as Feedback
     from specdec.strategies.host import Host as Host
     from specdec.strategies.jacobi import JacobiProposer as JacobiProposer
     from specdec.strategies.lookahead import LookaheadProposer as LookaheadProposer
-    from specdec.strategies.medusa.proposer import MedusaProposer as MedusaProposer
     from specdec.strategies.merging.acceptance_rates import AcceptanceRates as AcceptanceRates
-    from specdec.strategies.merging.cost_model import CostModel as CostModel
-    from specdec.strategies.merging.cost_model import CostTable as CostTable
-    from specdec.strategies.merging.draft_sizer import DraftSizer as DraftSizer
     from specdec.strategies.merging.growth import Growth as Growth
+    from specdec.strategies.merging.loss_budget import LossBudget as LossBudget
     from specdec.strategies.merging.merged import MergedEngine as MergedEngine
     from specdec.strategies.merging.merged import MergedProposer as MergedProposer
+    from specdec.strategies.merging.sizer import DraftSizer as DraftSizer
     from specdec.strategies.merging.sizer import SpeedupSizer as SpeedupSizer
     from specdec.strategies.merging.source import Candidate as Candidate
     from specdec.strategies.merging.source import Source as Source
     from specdec.strategies.merging.source import SourceProposer as SourceProposer
-    from specdec.strategies.mtp import MtpProposer as MtpProposer
-    from specdec.strategies.p_eagle import PEagleProposer as PEagleProposer
     from specdec.strategies.prompt_lookup import PromptLookupProposer as PromptLookupProposer
     from specdec.strategies.request import Request as Request
     from specdec.strategies.retained import Retained as Retained
@@ -55,22 +49,16 @@ else:
             "autoregressive": ("AutoregressiveProposer",),
             "base": ("Drafter", "Engine", "Proposer"),
             "draft_model.proposer": ("DraftModelProposer",),
-            "eagle": ("EagleProposer",),
-            "eagle3": ("Eagle3Proposer",),
             "feedback": ("Feedback",),
             "host": ("Host",),
             "jacobi": ("JacobiProposer",),
             "lookahead": ("LookaheadProposer",),
-            "medusa.proposer": ("MedusaProposer",),
             "merging.acceptance_rates": ("AcceptanceRates",),
-            "merging.cost_model": ("CostModel", "CostTable"),
-            "merging.draft_sizer": ("DraftSizer",),
             "merging.growth": ("Growth",),
+            "merging.loss_budget": ("LossBudget",),
             "merging.merged": ("MergedEngine", "MergedProposer"),
-            "merging.sizer": ("SpeedupSizer",),
+            "merging.sizer": ("DraftSizer", "SpeedupSizer"),
             "merging.source": ("Candidate", "Source", "SourceProposer"),
-            "mtp": ("MtpProposer",),
-            "p_eagle": ("PEagleProposer",),
             "prompt_lookup": ("PromptLookupProposer",),
             "request": ("Request",),
             "retained": ("Retained",),

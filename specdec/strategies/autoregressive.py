@@ -19,4 +19,4 @@ class AutoregressiveProposer(Proposer):
 
 class _RootAlone(Drafter):
     def propose(self, budget: Budget) -> DraftTree:
-        return DraftTree.alone(self.request.root)
+        return DraftTree(self.request.root)

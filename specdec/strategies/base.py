@@ -76,8 +76,8 @@ class Drafter(ABC):
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
         """Called after ``receive`` with the outcome of the drafter's last tree, in that tree's node numbers.
 
-        Not called after the last step. In a merge it is called only for a tree whose probe nodes were all verified, and
-        never for a ``Source``, whose candidates' acceptance rates the merge updates.
+        Not called after the last step, nor in a merge for a ``Source``, whose candidates' acceptance rates the merge
+        updates.
         """
 
     def retain(self, start: int, stop: int) -> Retained | None:
@@ -130,18 +130,6 @@ class Engine:
                 the pass continues: 1 before the first pass, 0 if the pass drafts nothing for the request. Return if it
                 returns False: the pass would take more time than its candidates save.
         """
-
-    def rest(self, num_rows: int) -> int:
-        """Return the number of following steps for which drafting is switched off, except for forced text.
-
-        For loops outside specdec in which calling the engine itself takes time. After this call the loop has to skip
-        that many calls of ``propose_many`` and ``learn``, since the engine counts them as made. If the number of
-        requests has changed, the outcomes of the last drafts may be lost.
-
-        Args:
-            num_rows: number of requests in the next step.
-        """
-        return 0
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Called after each step that included the engine's requests, with these requests' outcomes.

@@ -6,17 +6,9 @@ from typing import Any
 
 import torch
 
-from specdec.costs import Costs
-from specdec.heads.base import HeadRunner
-from specdec.heads.graph_runner import runner_by_torch
-from specdec.heads.pair_head import PairHead
+from specdec.costs import CostModel, Costs, StepCosts
 from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.target import Target
-
-
-def torch_runner(head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
-    """Return torch's runner, which keeps the matrices as they are."""
-    return runner_by_torch(head, num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +21,11 @@ class Host:
         reads_q: True if the acceptance rule reads the distributions from which candidates are drawn.
         is_keyed: True if the text doesn't depend on the drafts, so a strategy may learn from one request for another.
         takes_trees: True if the model supports branching trees; otherwise drafts are cut to their longest chain.
-        head_runner: returns a runner of a trained head's passes, by the target's engine if it can: called with the
-            head, the number of tokens that a pass returns after each pair, or None for the whole draft vocabulary, and
-            whether it may store the head's matrices in fewer bits than they have.
+        extension: returns the engine's own implementation of a contract outside the core, or None: called with the
+            contract's class, as ``Backend.extension``.
+        local_sources: returns the ``LocalSource`` objects of what was prepared on this machine for this very model,
+            such as a trained head, by the hook ``specdec_local_sources``, and raises what that raises; ``auto`` merges
+            them.
         num_layers: the number of layers that ``Hidden`` may refer to, besides the embeddings; None if unknown.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; called with the name
             and a tokenizer or None. Raises ModelError.
@@ -39,6 +33,7 @@ class Host:
             ModelError.
         costs: returns the costs of the target's passes here, by number of nodes. The first call measures them, in about
             a second, unless a request decodes: then they are nominal. Call it while binding.
+        cost_model: the engine's model of what steps cost, ``Backend.cost_model``.
         expect_hidden: prepares the target to report the hidden states of some layers, as it does after binding for all
             layers that the strategy wants; call it while binding to find out whether it can. Raises ModelError.
         idle_target: returns the target if no request decodes, to run passes of one's own; otherwise None.
@@ -53,8 +48,10 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
+    cost_model: Callable[[Costs, int, bool], CostModel] = StepCosts
     idle_target: Callable[[], Target | None] = lambda: None
-    head_runner: Callable[[PairHead, int | None, bool], HeadRunner] = torch_runner
+    extension: Callable[[type[Any]], Any] = lambda _: None
+    local_sources: Callable[[], Sequence[Any]] = tuple
     num_layers: int | None = None
     expect_hidden: Callable[[Collection[int]], object] = lambda _: None
 

@@ -53,7 +53,7 @@ class LookaheadProposer(Proposer):
     verify_window: bool = Field(default=True, description="also verify column 0 of the window")
 
     def wants(self) -> frozenset[Signal]:
-        return frozenset({(Nodes.PROBE, What.ARGMAX)})
+        return frozenset({(Nodes.PROBE, What.ARGMAX)} if self.W else ())
 
     def bind(self, host: Host) -> Engine:
         least, most = max(1, self.W * (self.N - 1)), self.N  # nodes, the root among them; tokens

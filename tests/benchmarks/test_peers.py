@@ -338,7 +338,7 @@ def test_one_command_runs_all_that_the_first_screen_and_the_results_show():
             "auto+eagle3:head=f",
             {"backend": "openvino:weights=int8"},
         ),
-        ("suffix+lookahead+weights=stock", "suffix+lookahead", {"weights": "stock"}),
+        ("suffix+prompt_lookup+weights=stock", "suffix+prompt_lookup", {"weights": "stock"}),
         ("auto+backend=openvino:weights=int8,threads=1", "auto", {"backend": "openvino:weights=int8,threads=1"}),
     ],
 )

@@ -38,7 +38,7 @@ def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> Non
 
 
 def test_notes_on_the_strategy_are_said_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.target_weights.alterations_of", lambda _: ["an adapter"])
+    monkeypatch.setattr("specdec.heads.strategies.target_weights.alterations_of", lambda _: ["an adapter"])
     proposer = f"eagle3:head={demo.head_folder()}"
     code, _, err = run("chat", "--max-new-tokens", "6", "--proposer", proposer, stdin="What is bread?\nAnd butter?\n")
     assert code == 0

@@ -11,7 +11,7 @@ import torch
 from specdec import Generator
 from specdec.backends.hf import HFBackend
 from specdec.heads import graph_runner
-from specdec.heads.base import Continuations, KeyValues, Noise, Pairs
+from specdec.heads.base import Continuations, HeadRunners, KeyValues, Noise, Pairs
 from specdec.heads.drafting import DraftedTrees, TreeGrowth, first_returned, grow
 from specdec.heads.graph_runner import GraphRunner, runner_by_torch
 from specdec.heads.pair_cache import PairCache, append
@@ -236,12 +236,14 @@ def test_a_pass_waits_once_and_is_computed_by_the_device_alone(monkeypatch: pyte
 def test_texts_are_plain_decodings(
     built_in: tuple[Any, Any], graphs: type[PretendGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def runner_of(_: HFBackend, head: PairHead, num_tokens: int, __: bool) -> GraphRunner:
-        runner = GraphRunner(head, num_tokens)
-        runner._graphs.captures = True
-        return runner
+    class Captured(HeadRunners):
+        def runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> GraphRunner:
+            assert num_tokens is not None
+            runner = GraphRunner(head, num_tokens)
+            runner._graphs.captures = True
+            return runner
 
-    monkeypatch.setattr(HFBackend, "head_runner", runner_of)
+    monkeypatch.setattr(HFBackend, "extension", lambda _, contract: Captured() if contract is HeadRunners else None)
     model, tokenizer = built_in
     texts, head = [], proposer_of("eagle3", model.config.vocab_size)
     with Generator(model, tokenizer, proposer=head, numerics="fast") as generator:

@@ -15,8 +15,8 @@ from specdec.heads.eagle_folder import read_eagle_head
 from specdec.heads.files import check_folder
 from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.settings import notes_on_settings
-from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.medusa.proposer import MedusaProposer
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.medusa import MedusaProposer
 from tests.heads import test_eagle3_folder as eagle3
 from tests.heads import test_eagle_folder as eagle
 from tests.heads import test_medusa as medusa

@@ -8,11 +8,11 @@ import torch
 
 from specdec import Budget, Feedback
 from specdec.heads import Eagle3Config, Eagle3Head, TorchRunner
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
+from specdec.heads.strategies.sampled_candidates import DrawingEngine
 from specdec.sampling import RandomSource, Warper
 from specdec.settings import Settings
 from specdec.strategies import HiddenAnswers, Nodes
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
 from specdec.testing import TableDistribution, outcomes, plain_distribution, target_of, total_variation
 from specdec.testing.checks import EnumeratedRequest
 from specdec.verifiers import Verifier

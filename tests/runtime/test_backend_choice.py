@@ -24,6 +24,7 @@ from specdec.comparison.tune import Tuner
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
 from specdec.runtime.backend_choice import read_model, why_torch
+from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.testing import toy_tokenizer
@@ -215,7 +216,7 @@ def test_a_draft_model_of_its_own_needs_none(install: Install, folder: str) -> N
     generator = quietly(folder, proposer=DraftModelProposer(model=folder, tokenizer=TOKENIZER, num_tokens=2))
     assert isinstance(generator.model, Engine)
     assert text_of(generator) == plain(folder)
-    assert not MergedProposer([LookaheadProposer()]).reads_layers
+    assert not MergedProposer([AutoregressiveProposer()]).reads_layers
 
 
 def test_an_engine_is_asked_about_the_device_and_dtype_that_were_given(

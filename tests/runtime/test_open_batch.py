@@ -90,7 +90,10 @@ def test_a_strategy_is_bound_while_a_request_decodes_though_costs_are_unknown(mo
     with generator.open_batch() as batch:
         batch.add([2], max_new_tokens=60)
         batch.advance()
-        made = [batch.add([1], proposer=each, max_new_tokens=30)[0] for each in ("auto", "suffix+jacobi", "lookahead")]
+        made = [
+            batch.add([1], proposer=each, max_new_tokens=30)[0]
+            for each in ("auto", "suffix+prompt_lookup", "lookahead")
+        ]
         while batch.advance() is not None:
             pass
     assert [tuple(each.new_tokens) for each in made if isinstance(each, Handle)] == [expected] * 3

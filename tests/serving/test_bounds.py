@@ -1,10 +1,15 @@
 """What a request's options may cost: strategies above the limit are refused, the operator may raise it, texts stay."""
 
-import pytest
+import sys
 
+import pytest
+from pydantic import Field
+
+from specdec import Proposer, hookimpl
 from specdec.plugins.registry import load_plugins
 from specdec.serving.errors import ApiError
 from specdec.serving.strategy_aliases import StrategyAliases
+from specdec.strategies.autoregressive import AutoregressiveProposer
 from tests.serving.serving import Served, serving
 
 BODY = {"model": "demo", "prompt": "# heapq\ndef merge(", "max_tokens": 12, "temperature": 0}
@@ -31,12 +36,24 @@ def test_large_strategies_are_refused_with_their_size_the_limit_and_the_operator
     assert len(str(error.value)) < 500
 
 
+class _Waiting(AutoregressiveProposer):
+    seconds: float = 0.0
+    share: float = Field(default=0.0, le=1.0)
+
+
+@hookimpl
+def specdec_proposers() -> dict[str, type[Proposer]]:
+    return {"waiting": _Waiting}
+
+
 def test_seconds_for_which_the_server_would_stand_still_are_the_operators() -> None:
-    aliases = StrategyAliases(load_plugins(), {"mine": "token_recycling:vocabulary_seconds=5"}, {}, max_size=8.0)
-    with pytest.raises(ApiError, match="vocabulary_seconds has no limit, so only the server's operator can set it"):
-        aliases.proposer("token_recycling:vocabulary_seconds=5")
-    assert aliases.proposer("mine").vocabulary_seconds == 5  # type: ignore[attr-defined]
-    assert aliases.proposer("token_recycling:min_probability=0.0")
+    registry = load_plugins()
+    registry.register(sys.modules[__name__], "a-plug-in")
+    aliases = StrategyAliases(registry, {"mine": "waiting:seconds=5"}, {}, max_size=8.0)
+    with pytest.raises(ApiError, match="seconds has no limit, so only the server's operator can set it"):
+        aliases.proposer("waiting:seconds=5")
+    assert aliases.proposer("mine") == _Waiting(seconds=5)
+    assert aliases.proposer("waiting:share=0.5") == _Waiting(share=0.5)
 
 
 def test_the_limit_holds_for_requests_and_not_for_what_the_operator_offers(served: Served) -> None:

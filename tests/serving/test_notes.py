@@ -37,7 +37,7 @@ def test_a_head_that_is_left_out_is_logged_with_its_request(broken: Path, caplog
 
 
 def test_notes_found_at_the_start_are_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.target_weights.alterations_of", lambda _: ["an adapter"])
+    monkeypatch.setattr("specdec.heads.strategies.target_weights.alterations_of", lambda _: ["an adapter"])
     options = ServerOptions(name="demo", offered={"fast": f"eagle3:head={demo.head_folder()}"})
     with Generator(*built_in(), proposer="autoregressive") as generator:
         server = prepared(generator, options, "autoregressive")

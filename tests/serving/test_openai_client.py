@@ -51,7 +51,7 @@ def test_a_stream_has_the_same_text_and_usage_at_its_end(served: Served, alone: 
 
 
 @pytest.mark.parametrize(
-    "proposer", ["off", "prompt_lookup:num_tokens=4", "lookahead:N=3,W=3,G=3", "suffix+jacobi:n=4"]
+    "proposer", ["off", "prompt_lookup:num_tokens=4", "lookahead:N=3,W=3,G=3", "suffix+prompt_lookup:num_tokens=4"]
 )
 def test_a_sampled_text_is_the_seeds_whatever_strategy_a_request_names(
     served: Served, alone: Generator, proposer: str

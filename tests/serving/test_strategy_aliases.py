@@ -14,15 +14,13 @@ OWN = JacobiProposer(n=4)
 
 @pytest.fixture(name="aliases")
 def _aliases() -> StrategyAliases:
-    return StrategyAliases(
-        load_plugins(), {"mine": "token_recycling:path=learnt.bin"}, {"jacobi:n=4": OWN}, max_size=8.0
-    )
+    return StrategyAliases(load_plugins(), {"mine": "datastore:path=learnt.index"}, {"jacobi:n=4": OWN}, max_size=8.0)
 
 
 def test_the_servers_own_strategy_is_the_same_object_by_its_name(aliases: StrategyAliases) -> None:
     assert aliases.proposer("jacobi:n=4") is OWN
     assert [type(each).__name__ for each in aliases.usual] == [
-        "JacobiProposer", "AutoregressiveProposer", "AutoProposer", "TokenRecyclingProposer",
+        "JacobiProposer", "AutoregressiveProposer", "AutoProposer", "DatastoreProposer",
     ]  # fmt: skip
 
 
@@ -33,16 +31,18 @@ def test_the_same_text_is_the_same_object(aliases: StrategyAliases) -> None:
 
 
 def test_what_names_a_file_is_the_operators(aliases: StrategyAliases) -> None:
-    assert str(aliases.proposer("mine").path) == "learnt.bin"  # type: ignore[attr-defined]
+    assert str(aliases.proposer("mine").path) == "learnt.index"  # type: ignore[attr-defined]
     with pytest.raises(ApiError, match="only the server's operator can set"):
-        aliases.proposer("token_recycling:path=learnt.bin")
+        aliases.proposer("eagle3:head=a/folder")
     with pytest.raises(ApiError, match="it offers mine"):
         aliases.proposer("datastore")
     assert "mine" in aliases.names
     assert "datastore" not in aliases.names
 
 
-@pytest.mark.parametrize("text", ["lookahead:W=2000", "suffix+jacobi:n=1e9", "jacobi:n=true,n=2", "+", "", " : "])
+@pytest.mark.parametrize(
+    "text", ["lookahead:W=2000", "suffix+prompt_lookup:num_tokens=1e9", "jacobi:n=true,n=2", "+", "", " : "]
+)
 def test_what_is_too_large_or_no_strategy_is_refused(aliases: StrategyAliases, text: str) -> None:
     with pytest.raises(ApiError) as refused:
         aliases.proposer(text)

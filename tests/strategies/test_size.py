@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.plugins.builtins import specdec_proposers
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.base import Proposer
 from specdec.strategies.size import size_of
+from tests.support.proposers import our_proposers
 
 
 def made(text: str) -> Proposer:
@@ -15,7 +15,7 @@ def made(text: str) -> Proposer:
 
 
 def test_default_options_have_size_1() -> None:
-    whole = [cls for cls in specdec_proposers().values() if not any(f.is_required() for f in cls.model_fields.values())]
+    whole = [cls for cls in our_proposers().values() if not any(f.is_required() for f in cls.model_fields.values())]
     assert len(whole) > 8
     made_of = {cls.__name__: size_of(cls.model_construct()) for cls in whole}
     assert {*made_of.values()} == {1.0}, made_of
@@ -28,7 +28,7 @@ def test_the_product_of_all_numbers_counts(n: int, w: int, g: int) -> None:
 
 
 def test_parts_add_up() -> None:
-    assert size_of(made("suffix+jacobi:n=16+lookahead:N=10,W=30")) == 1 + 2 + 4
+    assert size_of(made("suffix+prompt_lookup:num_tokens=20+token_recycling:k=24")) == 1 + 2 + 4
     assert size_of(made("+".join(["suffix"] * 100))) == 100
     assert size_of(made("token_recycling:num_nodes=1024,min_probability=0.0,k=1000")) > 10_000
-    assert size_of(made("suffix:num_remembered=1024")) == 8
+    assert size_of(made("draft_model:layers=1024")) == 8

@@ -5,21 +5,21 @@ from importlib import import_module
 
 import pytest
 
-from specdec.plugins.builtins import specdec_proposers
+from tests.support.proposers import our_proposers
 
 MODULES = (
     "specdec.strategies.autoregressive",
     "specdec.strategies.draft_model.early_exit",
     "specdec.strategies.draft_model.proposer",
     "specdec.strategies.draft_model.vocabulary",
-    "specdec.strategies.eagle",
-    "specdec.strategies.eagle3",
+    "specdec.heads.strategies.eagle",
+    "specdec.heads.strategies.eagle3",
     "specdec.strategies.jacobi",
     "specdec.strategies.lookahead",
-    "specdec.strategies.trained_heads.levels",
-    "specdec.strategies.medusa.proposer",
-    "specdec.strategies.mtp",
-    "specdec.strategies.p_eagle",
+    "specdec.heads.strategies.levels",
+    "specdec.heads.strategies.medusa",
+    "specdec.heads.strategies.mtp",
+    "specdec.heads.strategies.p_eagle",
     "specdec.strategies.prompt_lookup",
     "specdec.strategies.size",
     "specdec.strategies.sources.datastore",
@@ -38,7 +38,7 @@ def test_a_modules_examples_print_what_they_show(name: str) -> None:
 
 
 def test_every_strategy_has_an_example_that_is_run() -> None:
-    strategies = {name: cls for name, cls in specdec_proposers().items() if name not in SIZED_BY_COSTS}
+    strategies = {name: cls for name, cls in our_proposers().items() if name not in SIZED_BY_COSTS}
     assert len(strategies) >= 8
     assert [name for name, cls in strategies.items() if ">>> " not in (cls.__doc__ or "")] == []
     assert {cls.__module__ for cls in strategies.values()} <= set(MODULES)

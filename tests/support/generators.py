@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel, demo
 from specdec.backends.output import OutputRow
 from specdec.backends.toy import TokenDistribution
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.strategies.medusa import MedusaProposer
 from specdec.plugins.registry import load_plugins
-from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.eagle3 import Eagle3Proposer
-from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target
 from tests.support.fitted_heads import eagle_folder, medusa_folder
@@ -51,11 +51,10 @@ PROPOSERS = [
     "lookahead:N=4,W=5,G=3,pool_from_prompt=false,verify_window=false",
     "prompt_lookup:max_ngram=2,num_tokens=4,num_matches=3",
     "prompt_lookup:max_ngram=1,num_tokens=1,prefer=first",
-    "suffix:depth=2,num_nodes=3,num_remembered=20",
+    "suffix:depth=2,num_nodes=3",
     "token_recycling:k=2,num_pairs=4,min_probability=0",
     "suffix+token_recycling",
-    "prompt_lookup+lookahead:N=3,W=2,G=2+jacobi:n=3",
-    "lookahead:N=4,W=3,G=3+suffix",
+    "prompt_lookup+lookahead:N=3,W=0,G=2+suffix",
     "datastore:depth=1,min_probability=0",
     "suffix+token_recycling+datastore",
 ]

@@ -51,8 +51,8 @@ def generators() -> Iterator[Generator]:
     yield Generator(model, proposer=PromptLookupProposer(num_tokens=4), verifier=MatchVerifier())
     yield Generator(model, proposer=DraftModelProposer(layers=2), verifier=TypicalVerifier(epsilon=0.1))
     yield Generator(model, proposer=DraftModelProposer(model="drafter", siblings="without_replacement", width=2))
-    yield Generator(model, proposer=MergedProposer([SuffixProposer(depth=8), JacobiProposer(n=4)]))
-    yield Generator(ToyModel.random(), proposer=LookaheadProposer())
+    yield Generator(model, proposer=MergedProposer([SuffixProposer(depth=8), PromptLookupProposer(num_tokens=4)]))
+    yield Generator(ToyModel.random(), proposer=JacobiProposer(n=4))
 
 
 def use(generator: Generator) -> str:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from typing import Any, ClassVar, Self
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 
 from specdec import ModelError
 from specdec.backends import Backend, BackendOptions, Output
-from specdec.heads import HeadRunner, PairHead, TorchRunner
+from specdec.heads import HeadRunners
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine import TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.masks import DenseCompiler
@@ -28,8 +27,7 @@ from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.engine.model_engine import ModelEngine
 from specdec_openvino.engine.pass_sizes import pass_sizes
 from specdec_openvino.engine.trial import trial_logits
-from specdec_openvino.heads.graph import HeadError
-from specdec_openvino.heads.runner import OpenVINORunner
+from specdec_openvino.heads.runner import OpenVINORunners
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, check_dtype
 from specdec_openvino.preference import why_not
@@ -40,6 +38,9 @@ _CHUNK = 512
 # Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, up to a length that
 # depends on the processor, tokens were found to have the same bits, which the probe tests on every machine.
 _LEAST_EXACT = 2
+# Between drafts a single token is padded too: a change of sizes takes longer than what that saves, unless shapes are
+# static or the rounded weights take hardly any time.
+_LEAST_PADDED = 2
 _TRIED = 48, 1, 2, 8, 24, 1  # nodes of passes that compare two graphs
 _ROUNDS = "the engine's rounding of a token depends on the shape of its pass"
 
@@ -60,7 +61,9 @@ class OpenVINOBackend(Backend):
     def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
         least, sizes = _LEAST_EXACT if is_exact else 1, pass_sizes(engine.model.config, engine.options.device)
-        padding = Padding(tuple(size for size in sizes if size >= least), least)
+        has_single = engine.options.static_sizes or engine.options.rounding is not None
+        smallest = least if has_single else _LEAST_PADDED
+        padding = Padding(tuple(size for size in sizes if size >= smallest), least)
         most_tokens = engine.most_tokens(least) if is_exact else None
         self._filling = Filling(padding, engine.options.static_sizes, most_tokens)
         self.shapes = replace(
@@ -154,12 +157,8 @@ class OpenVINOBackend(Backend):
         passes = self._engine.passes(self._passes.hidden, blocks, self._filling)
         return trial_logits(passes, blocks, _TRIED, self.shapes.vocab_size)
 
-    def head_runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
-        """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
-        if self._engine.options.device == "CPU":
-            with suppress(HeadError):
-                return OpenVINORunner(head, num_tokens, self._engine.options, may_quantize)
-        return TorchRunner(head, num_tokens)
+    def extension(self, contract: type[Any]) -> Any:
+        return OpenVINORunners(self._engine.options) if contract is HeadRunners else None
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths, self._first):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from specdec_openvino import backend as backend_module
 from specdec_openvino.backend import OpenVINOBackend
-from specdec_openvino.engine import blocks
+from specdec_openvino.engine import blocks, filling
 from specdec_openvino.engine.bound_request import BoundRequest
 from specdec_openvino.engine.graphs import Compiled
 from specdec_openvino.options import OpenVINOOptions
@@ -193,6 +193,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
     make: Make, monkeypatch: pytest.MonkeyPatch, compiler: Any, sizes: list[int]
 ) -> None:
     monkeypatch.setattr(backend_module, "pass_sizes", lambda *_: SIZES)
+    monkeypatch.setattr(filling, "_PATIENCE", 0)  # so that single tokens are alone, as in plain decoding
     monkeypatch.setattr(blocks, "_LEAST", 1)  # so that the cache moves between two passes of a static graph
     run, ran = BoundRequest.run, list[int]()
 
@@ -211,7 +212,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
         ran.clear()
         row, found = target.open(128), [*found, []]
         for step, width in enumerate((40, 1, 1, 1, 1, 1, 1, 6, 3, 8, 1, 40, 1)):
-            tree = DraftTree.alone(5 + step)
+            tree = DraftTree(5 + step)
             nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
             if target.shapes.takes_trees and width == 3:
                 tree.add(0, 91)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from specdec.costs import Costs
 from specdec.errors import ModelError, PluginError
 from specdec.plugins import load_plugins
 from specdec.record import Outcome, StepRecord
-from specdec.strategies import AutoProposer, DraftSizer, Engine, GrammarProposer, Host, MergedProposer
+from specdec.strategies import AutoProposer, Engine, GrammarProposer, Host, MergedProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
-from specdec_vllm.sizer_by_rows import SizerByRows, power_of
+from specdec_vllm.sizer_by_rows import SizerByRows
 
 # Until steps were measured, a further token is assumed to cost little, as on a GPU.
 _NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
@@ -61,13 +60,15 @@ class Drafting:
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
         host = Host.of_tokens(vocab_size, tokenizer, _refuse, costs=lambda: _NOMINAL)
-        merged = proposer if isinstance(proposer, MergedProposer) else None
-        self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
+        if isinstance(proposer, MergedProposer):
+            self._sizer: SizerByRows | None = _sizer(proposer, host)
+            self._engine = proposer.bind_with(host, self._sizer)
+        else:
+            self._sizer, self._engine = None, proposer.bind(host)
         self._learns = type(self._engine).learn is not Engine.learn
         self._called = 0.0  # when the call under way began
         self._began: float | None = None  # when the step under way did, with the call for its drafts
         self._searching = 0.0  # seconds of that call
-        self._resting = dict[int, int]()  # calls that are still left out, by the power of four of their rows
         self._num_left_out = 0  # calls since the last one that read texts
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
@@ -80,23 +81,14 @@ class Drafting:
         if not num_rows:  # of prompts alone: texts that weren't reported before needn't be now
             is_left_out = self._num_left_out > 0
         else:
-            is_left_out = self._num_left_out < _MOST_LEFT_OUT and self._leaves_out(num_rows)
+            may_rest = self._sizer is not None and self._num_left_out < _MOST_LEFT_OUT
+            is_left_out = may_rest and self._sizer.rests(num_rows)  # type: ignore[union-attr]  # not None
             self._num_left_out = self._num_left_out + 1 if is_left_out else 0
         if is_left_out:
             self._began = None
         else:
             self._called = self._clock()
         return is_left_out
-
-    def _leaves_out(self, num_rows: int) -> bool:
-        """Count a call as one of those that its number of rows may leave out; return False if none are left.
-
-        Each power of four counts its own, as the sizer does: those of a busy time wait while a single request decodes.
-        """
-        power = power_of(num_rows)
-        num_left = self._resting.get(power) or self._engine.rest(num_rows)
-        self._resting[power] = max(0, num_left - 1)
-        return num_left > 0
 
     def begin(self, text: Text) -> None:
         """Start drafting for a text."""
@@ -198,7 +190,7 @@ def _from_tokens_alone(auto: AutoProposer) -> MergedProposer:
     return merged.model_copy(update={"proposers": tuple(parts)})
 
 
-def _sizer(merged: MergedProposer, host: Host) -> DraftSizer:
+def _sizer(merged: MergedProposer, host: Host) -> SizerByRows:
     costs = PackedCostModel(host.costs(), merged.num_nodes, merged.clock)
     return SizerByRows(costs, merged.loss)
 

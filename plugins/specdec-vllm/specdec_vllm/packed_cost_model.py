@@ -16,9 +16,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from specdec.costs import Costs
+from specdec.costs import CostModel, Costs, CostTable
 from specdec.record import StepRecord
-from specdec.strategies import CostModel, CostTable, Growth
+from specdec.strategies import Growth
 
 _MOST, _FEWEST = 5, 2  # passes of a group that count, and that have to be seen
 _MOST_SEARCHES = 15
@@ -73,40 +73,36 @@ class PackedCostModel(CostModel):
             else:
                 heappop(heap)
 
-    def size_of(self, record: StepRecord) -> int:
-        return 1 + sum(len(outcome.tree) - 1 for outcome in record.outcomes if outcome.tree is not None)
-
     def table(self, num_rows: int) -> CostTable:
         if num_rows not in self._tables:
             most = max(0, min(num_rows * self._num_nodes, self._costs.sizes[-1] - num_rows, _MOST_ROUNDS))
             seconds = np.interp(np.arange(num_rows, num_rows + most + 1), self._costs.sizes, self._costs.seconds)
-            costs = (seconds + num_rows * self._search) / self.plain(num_rows)
+            costs = (seconds + num_rows * self._search) / self._costs.at(num_rows)
             self._tables[num_rows] = CostTable.of([0.0, *costs.tolist()])
         return self._tables[num_rows]
-
-    def plain(self, num_rows: int) -> float:
-        return self._costs.at(num_rows)
 
     def needs_plain(self, num_rows: int) -> bool:
         near = [group for group in self._passes if 1 / _NEAR <= group[-1] / num_rows <= _NEAR]
         num_recent = sum(each.step > self._num_steps - _REFRESH for group in near for each in self._passes[group])
         return self.learns and (num_recent < _FEWEST or any(group in self._doubtful for group in near))
 
-    def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
+    def learn(self, record: StepRecord, is_plain: bool) -> None:
         if not self.learns:
             return
         self._num_steps += 1
-        group = group_of(num_rows + size - 1)
+        searching = record.seconds.get("propose", 0.0)
+        num_nodes = sum(1 if outcome.tree is None else len(outcome.tree) for outcome in record.outcomes)
+        group = group_of(num_nodes)
         passes = self._passes[group]
-        passes.append(Pass(self._num_steps, seconds - searching))
+        passes.append(Pass(self._num_steps, record.total_seconds - searching))
         if not is_plain:
-            self._searching.append(searching / num_rows)
+            self._searching.append(searching / record.num_rows)
         if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or group in self._doubtful:
             self._update()
 
     def excess_search(self, num_rows: int, searching: float) -> float:
         """Return what a search took beyond any that tables know, in plain steps: 0 but for those that read texts."""
-        return max(0.0, searching - _USUAL * num_rows * self._search) / self.plain(num_rows)
+        return max(0.0, searching - _USUAL * num_rows * self._search) / self._costs.at(num_rows)
 
     @property
     def _search(self) -> float:

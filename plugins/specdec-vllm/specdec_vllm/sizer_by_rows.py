@@ -7,7 +7,7 @@ many rows is no reason to make none with few, and what they gain with few isn't 
 from collections.abc import Sequence
 
 from specdec.record import Outcome, StepRecord
-from specdec.strategies import DraftSizer, Growth, SpeedupSizer
+from specdec.strategies import DraftSizer, Growth, LossBudget, SpeedupSizer
 from specdec_vllm.packed_cost_model import PackedCostModel
 
 # In plain steps: without it, one long prompt would end drafts for longer than its request decodes.
@@ -24,24 +24,32 @@ class SizerByRows(DraftSizer):
 
     def __init__(self, costs: PackedCostModel, loss: float) -> None:
         self._costs, self._loss = costs, loss
-        self._sizers: dict[int, SpeedupSizer] = {}  # by the power of four that the number of rows reaches
-        self._current = self._sizer_for(1)  # of the step under way
+        self.forget()
+
+    def forget(self) -> None:
+        self._sizers: dict[int, tuple[SpeedupSizer, LossBudget]] = {}  # by the power of four that the rows reach
+        self._current, self.budget = self._sizer_for(1)  # of the step under way
         self._is_skipped = False  # that step has no search for drafts
 
-    def _sizer_for(self, num_rows: int) -> SpeedupSizer:
+    def _sizer_for(self, num_rows: int) -> tuple[SpeedupSizer, LossBudget]:
         power = power_of(num_rows)
         if power not in self._sizers:
-            self._sizers[power] = SpeedupSizer(self._costs, self._loss)
+            budget = LossBudget(self._loss, has_trials=self._costs.learns)
+            self._sizers[power] = SpeedupSizer(self._costs, budget), budget
         return self._sizers[power]
 
-    def skips(self, num_rows: int, pending: Sequence[int] = ()) -> bool:
-        self._current = self._sizer_for(num_rows)
-        self._is_skipped = self._current.skips(num_rows, pending)
+    def skips(self, num_rows: int) -> bool:
+        self._current, self.budget = self._sizer_for(num_rows)
+        self._is_skipped = self._current.skips(num_rows)
         self.is_plain, self.cost = self._current.is_plain, self._current.cost
         return self._is_skipped
 
-    def rest(self, num_rows: int) -> int:
-        return self._sizer_for(num_rows).rest(num_rows)
+    def rests(self, num_rows: int) -> bool:
+        """Count a step and return True if drafts with so many rows have lost all that they may: texts aren't read."""
+        _, budget = self._sizer_for(num_rows)
+        if budget.is_used_up:
+            budget.begin()
+        return budget.is_used_up
 
     def min_probability(self, num_rows: int) -> float:
         return self._current.min_probability(num_rows)
@@ -51,17 +59,13 @@ class SizerByRows(DraftSizer):
         self.cost = self._current.cost
         return sizes
 
-    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        self._current.learn(record, outcomes)
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome], spent: float = 0.0) -> None:
+        self._current.learn(record, outcomes, spent)
         if not self._is_skipped:  # the first search reads the texts, which takes many times what the others take
             searching = record.seconds.get("propose", 0.0)
-            balance = self._current.balance
+            balance = self.budget.balance
             charged = balance - self._costs.excess_search(len(outcomes), searching)
-            self._current.balance = max(charged, min(balance, -_LARGEST_DEBT_OF_SEARCHES))
-
-    def forget(self) -> None:
-        self._sizers.clear()
-        self._current = self._sizer_for(1)
+            self.budget.balance = max(charged, min(balance, -_LARGEST_DEBT_OF_SEARCHES))
 
 
 def power_of(num_rows: int) -> int:

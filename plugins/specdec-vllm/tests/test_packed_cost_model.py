@@ -13,7 +13,7 @@ from specdec_vllm.sizer_by_rows import SizerByRows
 from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies import SpeedupSizer
+from specdec.strategies import LossBudget, SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 
 AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)
@@ -21,6 +21,16 @@ AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)
 
 def linear(num_nodes: int) -> float:
     return 14.0 + 0.8 * num_nodes
+
+
+def learn(
+    model: PackedCostModel, num_rows: int, drafted: int, seconds: float, searching: float, is_plain: bool
+) -> None:
+    """Have a model learn from a step whose first row has all draft tokens."""
+    tree = DraftTree(0)
+    tree.add_chain(0, range(1, drafted + 1))
+    outcomes = (Outcome(Mock(), tree=tree), *[Outcome(Mock())] * (num_rows - 1))
+    model.learn(StepRecord("step", outcomes, {"propose": searching, "forward": seconds - searching}), is_plain)
 
 
 class Steps:
@@ -34,7 +44,7 @@ class Steps:
         for _ in range(times):
             searching = 0.0 if is_plain else self.searching
             seconds = self.takes(num_rows + drafted) + searching
-            self.model.learn(num_rows, 1 + drafted, seconds, searching, is_plain)
+            learn(self.model, num_rows, drafted, seconds, searching, is_plain)
 
     def at(self, num_rows: int, drafted: int) -> float:
         return self.model.table(num_rows).costs[1 + drafted]
@@ -51,7 +61,7 @@ def test_steps_of_many_rows_measure_what_drafts_of_few_cost() -> None:
     for num_rows in range(1, 13):
         steps.take(num_rows, 0)
     assert steps.at(2, 8) == pytest.approx(linear(10) / linear(2))
-    assert steps.model.plain(7) == pytest.approx(linear(7))
+    assert steps.model._costs.at(7) == pytest.approx(linear(7))
 
 
 def test_beyond_the_largest_pass_costs_go_on_as_steeply_and_end_at_twice_its_nodes() -> None:
@@ -86,9 +96,9 @@ def test_the_search_for_drafts_has_a_cost_of_its_own_by_rows() -> None:
     steps = Steps(searching=4.0)
     steps.take(20, 0, is_plain=True)
     steps.take(20, 0, times=10)
-    assert steps.model.plain(20) == pytest.approx(linear(20))
+    assert steps.model._costs.at(20) == pytest.approx(linear(20))
     assert steps.at(20, 0) == pytest.approx(1 + 4.0 / linear(20))
-    assert steps.at(10, 0) == pytest.approx((steps.model.plain(10) + 2.0) / steps.model.plain(10))
+    assert steps.at(10, 0) == pytest.approx((steps.model._costs.at(10) + 2.0) / steps.model._costs.at(10))
 
 
 def test_a_slow_pass_is_the_machines_fault_where_a_larger_one_is_faster() -> None:
@@ -96,7 +106,7 @@ def test_a_slow_pass_is_the_machines_fault_where_a_larger_one_is_faster() -> Non
     steps.take(24, 0)
     steps.takes = lambda num_nodes: 5 * linear(num_nodes)
     steps.take(18, 0)
-    assert steps.model.plain(18) == pytest.approx(linear(24))
+    assert steps.model._costs.at(18) == pytest.approx(linear(24))
 
 
 def test_a_single_pass_of_a_size_is_not_believed() -> None:
@@ -144,7 +154,7 @@ def test_costs_that_dont_learn_stay_as_they_began() -> None:
     model = PackedCostModel(AT_FIRST, 8, learns=False)
     assert not model.needs_plain(4)
     for _ in range(20):
-        model.learn(4, 5, 100.0, 1.0, is_plain=False)
+        learn(model, 4, 4, 100.0, 1.0, is_plain=False)
     assert model.table(4).costs[5] == pytest.approx((1 + 7 / 200) / (1 + 3 / 200))
 
 
@@ -155,7 +165,7 @@ def test_costs_that_dont_learn_stay_as_they_began() -> None:
 def test_whatever_was_seen_a_larger_step_is_no_cheaper(passes: list[tuple[int, int, float]], num_rows: int) -> None:
     model = PackedCostModel(AT_FIRST, 8)
     for rows, drafted, seconds in passes:
-        model.learn(rows, 1 + drafted, seconds, 0.0, is_plain=drafted == 0)
+        learn(model, rows, drafted, seconds, 0.0, is_plain=drafted == 0)
     costs = list(model.table(num_rows).costs)
     assert costs == sorted(costs)
 
@@ -192,16 +202,6 @@ def test_rounds_give_the_most_probable_drafts_of_any_number_of_nodes(
     assert abs(sum(sum(growth.probabilities[1:]) for growth in growths) - best) < 1e-9
 
 
-def test_a_steps_size_is_one_more_than_its_drafted_nodes() -> None:
-    outcomes = []
-    for drafted in (3, 0, 1):
-        tree = DraftTree(0)
-        tree.add_chain(0, range(drafted))
-        outcomes.append(Outcome(Mock(), tree=tree))
-    record = StepRecord("step", (*outcomes, Outcome(Mock())), width=4)
-    assert PackedCostModel(AT_FIRST, 8).size_of(record) == 5
-
-
 def recorded(widths: Sequence[int], accepted: Sequence[int], seconds: float, searching: float) -> StepRecord:
     """A step that verified chains and accepted some of their tokens."""
     outcomes = []
@@ -231,8 +231,9 @@ def test_the_sizes_are_those_of_largest_expected_gain(
         gained = sum(sum(row[:size]) for row, size in zip(ordered, sizes, strict=True))
         return 1 + gained / len(rows) - speed_up * cost(sum(sizes))
 
-    kept = SpeedupSizer(PackedCostModel(costs, 10, learns=False), 0.0)
-    kept.balance, kept._tokens, kept._time = 4.0, speed_up, 1.0
+    budget = LossBudget(0.0, has_trials=False)
+    kept = SpeedupSizer(PackedCostModel(costs, 10, learns=False), budget)
+    budget.balance, kept._tokens, kept._time = 4.0, speed_up, 1.0
     sizes = [size - 1 for size in kept.sizes([FixedGrowth(row) for row in rows])]
     every = product(*(range(len(row) + 1) for row in rows))
     best = max((way for way in every if cost(sum(way)) <= 5.0), key=gain)

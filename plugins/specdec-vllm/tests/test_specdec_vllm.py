@@ -354,7 +354,8 @@ def test_auto_lets_calls_go_by_while_nothing_pays() -> None:
 def test_texts_are_read_once_in_97_calls_however_long_nothing_pays() -> None:
     """Rests that follow one another would let a text grow beyond what is recognised as its own."""
     proposer = Proposer(config(specdec="auto"))
-    proposer._drafting._engine.rest = lambda _: 96  # type: ignore[method-assign]
+    assert proposer._drafting._sizer is not None
+    proposer._drafting._sizer.rests = lambda _: True  # type: ignore[method-assign]
     num_found, prompts, find = 0, 0, proposer._rows.find
 
     def finding(*arguments: Any) -> Any:
@@ -386,8 +387,8 @@ def test_texts_arent_read_where_nothing_pays_for_that_number_of_rows() -> None:
     engine, num_found, find = proposer._drafting._engine, 0, proposer._rows.find
     assert isinstance(engine, MergedEngine)
     assert isinstance(engine._sizer, SizerByRows)
-    busy = engine._sizer._sizer_for(16)
-    busy.balance = -1.0
+    busy, budget = engine._sizer._sizer_for(16)
+    budget.balance = -1.0
     assert busy.skips(16)
 
     def finding(*arguments: Any) -> Any:

@@ -24,6 +24,11 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 _CERTAIN = 0.8  # probability that a node and all nodes above it are accepted
 
 
+def name_of(proposer: Proposer) -> str:
+    """Return a strategy's name by its class: ``token_recycling`` for a ``TokenRecyclingProposer``."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", type(proposer).__name__.removesuffix("Proposer")).lower()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A strategy in a merge; ``acceptance_rates`` are the acceptance rates of its candidates if it returns trees."""
@@ -35,7 +40,7 @@ class Part:
     @classmethod
     def of(cls, proposer: Proposer, host: Host, others: Sequence[str]) -> Self:
         """A proposer bound to a generator's model, under a name that no other part has."""
-        own = re.sub("(?<!^)(?=[A-Z])", "_", type(proposer).__name__.removesuffix("Proposer")).lower()
+        own = name_of(proposer)
         names = chain([own], (f"{own} {number}" for number in count(2)))
         name = next(name for name in names if name not in others)
         return cls(name, proposer.bind(host), AcceptanceRates(name, TreeSource.prior))
@@ -51,7 +56,6 @@ class MergedDrafter(BatchDrafter):
         self._started: dict[int, Drafter] = {}  # those that have failed since among them
         self._left_out: set[int] = set()
         self.trees: dict[int, DraftTree] = {}  # of the step under way, by part
-        self._whole: set[int] = set()  # parts whose probe nodes are all in the tree
         self.growth: Growth | None = None  # of the step under way
         for index, part in enumerate(parts):
             with self.guarding(index):
@@ -94,16 +98,14 @@ class MergedDrafter(BatchDrafter):
 
     def skip(self, budget: Budget, is_plain: bool) -> DraftTree:
         """Return the candidates of certain sources alone, or of none for a plain step."""
-        self.growth, self._whole = None, set()
+        self.growth = None
         if is_plain or not self._has_certain():
-            return DraftTree.alone(self.request.root)
+            return DraftTree(self.request.root)
         sources = [part if part in self._certain else None for part in self.parts]
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
         growth.take_all()
         self.growth = growth
-        tree = growth.tree(len(growth))
-        tree.pads_root = False  # without candidates the step counts as a plain one
-        return tree
+        return growth.tree(len(growth))
 
     def _has_certain(self) -> bool:
         """Return True if a certain source may have candidates."""
@@ -112,15 +114,13 @@ class MergedDrafter(BatchDrafter):
         except Exception:  # the growth leaves it out
             return True
 
-    def tree(self, size: int, pads_root: bool) -> DraftTree:
+    def tree(self, size: int) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""
         assert self.growth is not None, "begun before"
         grown = self.growth.tree(size)
-        grown.pads_root = pads_root
-        self._whole = set()
         if not self.trees:
             return grown
-        for index, tree in self.trees.items():
+        for tree in self.trees.values():
             place = {ROOT: ROOT}
             for node in range(1, len(tree)):  # parents precede children
                 above = place.get(tree.parents[node])
@@ -128,8 +128,6 @@ class MergedDrafter(BatchDrafter):
                 if same is not None and tree.roles[node] & Role.CANDIDATE:
                     place[node] = same
             grown.graft(tree, sorted(place), {ROOT: ROOT})
-            if place.keys() >= set(tree.nodes_with(Role.PROBE)):
-                self._whole.add(index)
         # What is grown from a sampled tree is chosen by what was drawn, and others' nodes stand among its own.
         grown.has_true_q = not any(tree.has_sampled_draws for tree in self.trees.values())
         return grown
@@ -144,11 +142,11 @@ class MergedDrafter(BatchDrafter):
     def observe(self, feedback: Feedback) -> None:
         if self.growth is not None:
             self.growth.learn(feedback.tokens)
-        for index in sorted(self._whole):  # half a window would mislead a part
+        for index, tree in self.trees.items():
             part = self.parts[index]
             if part is not None:
                 with self.guarding(index):
-                    part.observe(feedback.about(self.trees[index]))
+                    part.observe(feedback.about(tree))
 
     def retain(self, start: int, stop: int) -> Retained | None:
         states: list[Retained | None] = [None] * len(self.parts)

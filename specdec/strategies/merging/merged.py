@@ -1,11 +1,11 @@
 """One draft from several sources: the most probable candidates of all of them, the number that pays.
 
-    measured costs ──────────────► DraftSizer (``sizer.py``): how many nodes of each row
+    costs of the engine ─────────► DraftSizer (``sizer.py``): how many nodes of each row
     sources ► candidates with acceptance rates ► a heap by probability (``growth.py``) ► the tree
 
-Strategies that only return trees take part by the acceptance rates of their candidates, by depth and rank; probe nodes
-of theirs aren't forwarded. Sampled draws are chosen from like all others, by what was drawn, and so lose q: ``match``
-decides about such a merge under rules that read q.
+Strategies that only return trees take part by the acceptance rates of their candidates, by depth and rank. Those that
+learn from probe nodes are refused, because a merge forwards none. Sampled draws are chosen from like all others, by
+what was drawn, and so lose q: ``match`` decides about such a merge under rules that read q.
 """
 
 import math
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from specdec.costs import NOMINAL_COSTS
 from specdec.errors import PluginError, close_all, plural
@@ -23,31 +23,46 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.base import Drafter, Engine, Pays, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
-from specdec.strategies.merging.draft_sizer import DraftSizer
-from specdec.strategies.merging.drafter import MergedDrafter, Part
-from specdec.strategies.merging.padded_cost_model import PaddedCostModel
+from specdec.strategies.merging.drafter import MergedDrafter, Part, name_of
+from specdec.strategies.merging.loss_budget import LossBudget
 from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
-from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
 from specdec.strategies.request import Request
-from specdec.strategies.signals import Signal
+from specdec.strategies.signals import Nodes, Signal
 from specdec.tree import Budget, DraftTree
 
 
-class MergedProposer(Proposer):
-    """The most probable candidates of several strategies in one tree."""
+class MergeOptions(Proposer):
+    """The options of every merge, ``auto`` included."""
 
     learns_across_requests: ClassVar[bool] = True
 
-    proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
     num_nodes: int = Field(default=32, ge=1, description="candidates of a draft at most")
     loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
     clock: bool = Field(default=True, description="let the time that steps take correct the costs measured at load")
 
+
+class MergedProposer(MergeOptions):
+    """The most probable candidates of several strategies in one tree."""
+
+    proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
+
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
         options["proposers"] = tuple(proposers)
         super().__init__(**options)
+
+    @model_validator(mode="after")
+    def _without_probes(self) -> Self:
+        for proposer in self.proposers:
+            if any(nodes is Nodes.PROBE for nodes, _ in proposer.wants()):
+                name = name_of(proposer)
+                raise ValueError(
+                    f"{name} learns from probe nodes, and a merge forwards only the most probable candidates: use "
+                    f"{name} alone, or merge suffix or prompt_lookup in its place"
+                )
+        return self
 
     @property
     def reads_layers(self) -> bool:
@@ -61,39 +76,32 @@ class MergedProposer(Proposer):
             proposer.check_files()
 
     def bind(self, host: Host) -> Engine:
-        return self.bind_with(host, self._sizer)
+        learns = host.is_keyed and self.clock
+        costs = host.cost_model(host.costs() if host.is_keyed else NOMINAL_COSTS, 2 * self.num_nodes, learns)
+        budget = LossBudget(self.loss if host.is_keyed else math.inf, has_trials=learns)
+        return self.bind_with(host, SpeedupSizer(costs, budget), budget if learns else None)
 
-    def bind_with(self, host: Host, sizer: Callable[[Host], DraftSizer]) -> Engine:
-        """Do as ``bind``, with a draft sizer of the caller's own."""
+    def bind_with(self, host: Host, sizer: DraftSizer, budget: LossBudget | None = None) -> Engine:
+        """Do as ``bind``, with a draft sizer of the caller's own.
+
+        Args:
+            budget: of passes of parts with a model; without one, they always run.
+        """
         with ExitStack() as failing:
             parts = list[Part]()
             for proposer in self.proposers:
                 parts.append(Part.of(proposer, host, [part.name for part in parts]))
                 failing.callback(parts[-1].engine.close)
-            engine = MergedEngine(
-                parts,
-                sizer(host),
-                self.num_nodes,
-                host.takes_trees,
-                learns=host.is_keyed,
-                loss_of_passes=self.loss if host.is_keyed and self.clock else math.inf,
-            )
+            engine = MergedEngine(parts, sizer, self.num_nodes, host.takes_trees, learns=host.is_keyed, budget=budget)
             failing.pop_all()
         return engine
-
-    def _sizer(self, host: Host) -> DraftSizer:
-        max_width = 2 * self.num_nodes
-        if not host.is_keyed:
-            return SpeedupSizer(PaddedCostModel(NOMINAL_COSTS, max_width, learns=False), loss=math.inf)
-        return SpeedupSizer(PaddedCostModel(host.costs(), max_width, learns=self.clock), self.loss)
 
 
 class MergedEngine(Engine):
     """Grows the drafts of all requests to the size that pays for them together.
 
     If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
-    the text depends on the drafts. ``loss_of_passes`` is the share of plain decoding's time that passes of parts with a
-    model may lose; if it is infinite, they always run.
+    the text depends on the drafts. Passes of parts with a model spend from ``budget``; without one, they always run.
     """
 
     def __init__(
@@ -103,12 +111,12 @@ class MergedEngine(Engine):
         num_nodes: int,
         takes_trees: bool,
         learns: bool = True,
-        loss_of_passes: float = math.inf,
+        budget: LossBudget | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.parts, self._sizer, self._learns = parts, sizer, learns
         self.notes = tuple(note for part in parts for note in part.engine.notes)
-        self._loss_of_passes, self._clock = loss_of_passes, clock
+        self._budget, self._clock = budget, clock
         self._passes = self._new_passes()
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
@@ -139,9 +147,7 @@ class MergedEngine(Engine):
                 drafter.leave_out(index, error)
         most = self._num_nodes
         limits = [replace(budget, num_nodes=min(most, budget.num_nodes)) for budget in budgets]
-        # What is pending depends on other requests, which padded the row's passes, and on the sizer's earlier ones.
-        pending = [budget.num_pending if self._learns else 0 for budget in budgets]
-        if self._sizer.skips(len(merged), pending):
+        if self._sizer.skips(len(merged)):
             is_plain = self._sizer.is_plain
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):
@@ -153,8 +159,7 @@ class MergedEngine(Engine):
         for index, passes in self._passes.items():
             if passes is not None:
                 drafts = self._improve(drafts, index, passes, merged, limits)
-        pads_root = self._sizer.pads_root
-        return [drafter.tree(size, pads_root) for drafter, size in zip(merged, drafts.sizes, strict=True)]
+        return [drafter.tree(size) for drafter, size in zip(merged, drafts.sizes, strict=True)]
 
     def _grow(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> SizedDrafts:
         """Grow the trees of all requests, of the candidates that their parts have now, to the size that pays."""
@@ -174,10 +179,9 @@ class MergedEngine(Engine):
     ) -> SizedDrafts:
         """Let a part run those of its passes that pay; return the drafts with its candidates."""
         rows = [row for row, drafter in enumerate(merged) if drafter.parts[index] is not None]
-        passes.begin(drafts, rows, self._sizer.allows_passes)
+        passes.begin(drafts, rows, self._sizer.speed_up)
         self._prepare_drafts(index, rows, merged, budgets, passes.pays)
         if passes.has_run:
-            self._sizer.spend(passes.cost)
             drafts = self._grow(merged, budgets)
         passes.end(drafts)
         return drafts
@@ -185,8 +189,7 @@ class MergedEngine(Engine):
     def _new_passes(self) -> dict[int, PassPricing | None]:
         """Return the pricing of each part that drafts by passes of a model; None if they always run."""
         parts = [index for index, part in enumerate(self.parts) if _has_passes(part.engine)]
-        is_weighed = math.isfinite(self._loss_of_passes)
-        return {index: PassPricing(self._loss_of_passes, self._clock) if is_weighed else None for index in parts}
+        return {index: PassPricing(self._budget, self._clock) if self._budget else None for index in parts}
 
     def _prepare_drafts(
         self,
@@ -229,9 +232,6 @@ class MergedEngine(Engine):
                 proposal.check(drafter.request.root, drafter.request.vocab_size, budget, part.name)
                 drafter.trees[index] = proposal
 
-    def rest(self, num_rows: int) -> int:
-        return self._sizer.rest(num_rows)
-
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         if self._learns:
             self._learn(record, outcomes)
@@ -246,15 +246,18 @@ class MergedEngine(Engine):
         """Learn what nodes and passes cost and win; each from the step's time without the other's."""
         weighed = [passes for passes in self._passes.values() if passes is not None]
         searching = record.seconds.get("propose", 0.0) - sum(passes.seconds for passes in weighed)
+        spent = sum(passes.cost for passes in weighed)
         for passes in weighed:
             passes.learn(record, outcomes, self._sizer.cost)
-        self._sizer.learn(replace(record, seconds={**record.seconds, "propose": searching}), outcomes)
+        self._sizer.learn(replace(record, seconds={**record.seconds, "propose": searching}), outcomes, spent)
 
     def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
         return all(part.engine.prepare(on_progress, seconds) for part in self.parts)
 
     def forget(self) -> None:
         self.agreements.clear()
+        if self._budget is not None:
+            self._budget.forget()
         self._passes = self._new_passes()
         self._sizer.forget()
         for part in self.parts:

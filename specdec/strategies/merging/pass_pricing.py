@@ -1,19 +1,15 @@
 """The price of a head's passes in a merge: each level of its draft is computed only where it pays.
 
-A pass pays if the tokens that it is expected to win are worth more than its time:
-
-    room × probability × tokens won per unit of these > speed-up × cost of the pass
+    room × probability × tokens won per unit of these > v × cost of the pass
 
 - room: the probability that no candidate of the other sources comes next. Their tree is grown first.
 - probability: the head's own, that the text follows the path that the pass continues.
 - tokens won: accepted tokens beyond the other sources' tree, less what the nodes added to that tree cost.
-- speed-up: tokens per plain step's time, of recent steps.
+- v: the speed-up, tokens in the time of a plain step (``sizer.py``).
 - cost: time of the pass over that of a plain step, in recent steps.
 
-What is unknown is assumed in favour of the pass. A balance bounds the loss, compared with drafts of the other sources
-alone: each step adds ``loss`` plain steps, passes take out their cost, and each token won adds the time that it takes
-otherwise. If no pass has run for some time, what was learnt is forgotten, so passes are tried again, unless ``loss`` is
-0 and the balance is used up.
+What is unknown is assumed in favour of the pass, within the merge's loss budget. After a pause without passes, once the
+budget's share of it is worth a pass, what was learnt is forgotten, so they are tried again.
 """
 
 import math
@@ -26,26 +22,17 @@ from time import perf_counter
 
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.growth import Growth
+from specdec.strategies.merging.loss_budget import LossBudget, Pause
 from specdec.tree import ROOT
 
-_FIRST_BALANCE, _LARGEST_BALANCE, _LARGEST_DEBT = 2.0, 16.0, 8.0  # plain steps
 _PRIOR_WON, _PRIOR_WEIGHT = 0.7, 4.0  # tokens won per unit of probability; the weight is in such units
 _MEMORY = 0.98  # weight of earlier steps with passes after each new one
-_MEMORY_OF_SPEED = 0.95  # a token is worth the time that tokens take nearby
 _MOST, _FEWEST = 7, 2  # passes whose times count, and that are needed
-_PAUSE, _LONGEST_PAUSE = 32, 512  # steps without passes before a trial; each trial doubles the next pause
-_PROVEN = 16  # steps with passes after a trial: the next pause is short again
 
 
 @dataclass(frozen=True, slots=True)
 class SizedDrafts:
-    """Grown trees, of which the first ``sizes`` nodes pay.
-
-    Attributes:
-        growths: of each request.
-        sizes: nodes of each tree that pays, the root included.
-        cost: of a step with these trees, in plain steps.
-    """
+    """Grown trees, of which the first ``sizes`` nodes pay; ``cost`` is that of a step with them, in plain steps."""
 
     growths: Sequence[Growth]
     sizes: Sequence[int]
@@ -67,7 +54,7 @@ class PassPricing:
     """Decides before each pass of a part whether it runs.
 
     Args:
-        loss: share of plain decoding's time that passes may lose.
+        budget: what drafts and passes may lose.
         clock: returns seconds.
 
     Attributes:
@@ -75,24 +62,18 @@ class PassPricing:
         seconds: their time.
     """
 
-    def __init__(self, loss: float, clock: Callable[[], float] = perf_counter) -> None:
-        self._loss, self._clock = loss, clock
-        self._balance = _FIRST_BALANCE
-        self._tokens = self._time = 0.0  # of a row, in recent steps: the time is in plain steps
+    def __init__(self, budget: LossBudget, clock: Callable[[], float] = perf_counter) -> None:
+        self._budget, self._clock, self._pause = budget, clock, Pause()
+        self._num_idle = 0  # steps since a pass
         self._plain_seconds = math.inf  # of a plain step of these requests alone
         self._costs = deque[float](maxlen=_MOST), deque[float](maxlen=_MOST)  # of first passes, of further ones
-        self._num_idle, self._pause = 0, _PAUSE
         self._forget()
         self._begin_step()
 
     def _forget(self) -> None:
         """Forget the tokens that passes win and all costs but the last: one pass then shows whether costs fell."""
         self._won, self._probability = _PRIOR_WON * _PRIOR_WEIGHT, _PRIOR_WEIGHT
-        for costs in self._costs:
-            last = [*costs][-1:]
-            costs.clear()
-            costs.extend(last)
-        self._num_proven = 0
+        self._costs = tuple(deque([*costs][-1:], _MOST) for costs in self._costs)  # type: ignore[assignment]
 
     def _begin_step(self) -> None:
         self._began = list[float]()  # each pass of the step under way, and the end of the last one
@@ -100,31 +81,24 @@ class PassPricing:
         self._has_guessed = False  # one of these passes has an unknown cost
         self.cost = self.seconds = 0.0
 
-    def begin(
-        self, drafts: SizedDrafts, rows: Sequence[int], allows_passes: Callable[[float], bool] = lambda _: True
-    ) -> None:
+    def begin(self, drafts: SizedDrafts, rows: Sequence[int], speed_up: float) -> None:
         """Begin a step.
 
         Args:
             drafts: of the other sources.
             rows: those that the part drafts for.
-            allows_passes: ``DraftSizer.allows_passes``.
+            speed_up: v.
         """
         self._begin_step()
-        self._allows_passes = allows_passes
         self._before = self._after = drafts
-        self._rooms = [drafts.room(row) for row in rows]
-        self._balance = min(_LARGEST_BALANCE, self._balance + self._loss)
+        self._rooms, self._speed_up = [drafts.room(row) for row in rows], speed_up
         self._num_idle += 1
-        if self._num_idle > self._pause and self._balance >= 0.0:
-            self._num_idle, self._pause = 0, min(_LONGEST_PAUSE, 2 * self._pause)
+        may_try = self._num_idle * self._budget.loss >= (self._cost(0) or 0.0)
+        if self._pause.step(may_try and self._budget.balance >= 0.0) == 1:
             self._forget()
 
     def pays(self, probabilities: Sequence[float]) -> bool:
-        """Room × probability × tokens won per unit of these > speed-up × cost of the pass, and the balance has it.
-
-        Before a step's first pass the sizer must allow passes, too. Call it before each pass; a pass for which it
-        returns True runs.
+        """Return True if the next pass pays and the budget has its cost; the pass then runs.
 
         Args:
             probabilities: for each request, that its text follows the path that the pass continues.
@@ -135,11 +109,10 @@ class PassPricing:
         expected = sum(room * each for room, each in zip(self._rooms, probabilities, strict=True))
         expected /= len(self._before.sizes)
         price = cost or 0.0
-        gain = expected * self._won / self._probability - self._speed_up * price
-        if gain <= 0.0 or self.cost + price > self._balance:
+        gains = expected * self._won / self._probability > self._speed_up * price
+        if not gains or not self._budget.may_spend(price):
             return False
-        if not self._began and not self._allows_passes(gain):
-            return False
+        self._budget.spend(price)
         self._has_guessed |= cost is None
         self._began.append(self._clock())
         self._expected += expected
@@ -163,10 +136,6 @@ class PassPricing:
             self._began.append(self._clock())
             self.seconds = self._began[-1] - self._began[0]
 
-    @property
-    def _speed_up(self) -> float:
-        return self._tokens / self._time if self._tokens else 1.0
-
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome], cost: float) -> None:
         """Called after each step.
 
@@ -179,11 +148,7 @@ class PassPricing:
             if record.kind == "step" and record.num_rows == len(outcomes):
                 self._plain_seconds = plain
             plain = min(plain, self._plain_seconds)  # other requests and prompts take time as well
-            costs = [(end - start) / plain for start, end in pairwise(self._began)]
-            num_tokens = sum(len(outcome.tokens) for outcome in outcomes)
-            self._tokens = _MEMORY_OF_SPEED * self._tokens + num_tokens / len(outcomes)
-            self._time = _MEMORY_OF_SPEED * self._time + cost + self.cost
-            if costs:
+            if costs := [(end - start) / plain for start, end in pairwise(self._began)]:
                 self._learn(costs, outcomes)
         self._begin_step()
 
@@ -196,8 +161,6 @@ class PassPricing:
         for level, cost in enumerate(costs):
             self._costs[min(level, 1)].append(cost)
         taken = sum(self._cost(level) or 0.0 for level in range(len(costs)))  # medians, since a machine may be busy
-        balance = self._balance + won / self._speed_up - taken
-        self._balance = max(-_LARGEST_DEBT, min(_LARGEST_BALANCE, balance))
-        self._num_idle, self._num_proven = 0, self._num_proven + 1
-        if self._num_proven >= _PROVEN:
-            self._pause = _PAUSE
+        self._budget.spend(taken - self.cost)
+        self._num_idle = 0
+        self._pause.begin_anew()

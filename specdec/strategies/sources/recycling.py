@@ -9,11 +9,10 @@ by logit / temperature + noise, which predicts the draw.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.errors import RequestError
 from specdec.strategies.base import Engine
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
@@ -21,11 +20,11 @@ from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, TopLogits
-from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token
 
+Successors = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, most likely first, and their logits
 _GAPS = 6  # buckets of the distance to the best other score, a unit of log-probability each
+_NO_FILE = "`token_recycling` learns from request to request by itself; to draft from a file, add `datastore:path=…`"
 
 
 class TokenRecyclingProposer(SourceProposer):
@@ -43,44 +42,23 @@ class TokenRecyclingProposer(SourceProposer):
     [0, 1, 2, 0]
     """
 
+    instead: ClassVar[Mapping[str, str]] = {
+        "vocabulary_seconds": "`specdec prepare` or generator.prepare() does this once, and later loads read it",
+        **dict.fromkeys(("path", "save_to"), _NO_FILE),
+    }
+
     k: int = Field(default=6, ge=1, description="successors cached per token or token pair")
-    vocabulary_seconds: float = Field(
-        default=0.0,
-        ge=0.0,
-        allow_inf_nan=False,
-        description="seconds at load for predicting the successors of each token by itself",
-    )
     num_pairs: int = Field(default=1 << 15, ge=0, description="tokens, and token pairs, whose successors are cached")
-    path: Path | None = Field(default=None, description="file with saved successors to start from")
-    save_to: Path | None = Field(
-        default=None, description="file to which successors are saved when the generator closes"
-    )
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.ALL, TopLogits(self.k))})
 
     def bind(self, host: Host) -> Engine:
-        begun = RecyclingMemory()
-        if self.path is not None:
-            begun = RecyclingMemory.load(self.path.expanduser(), host.tokenizer, host.vocab_size)
-        if self.save_to is not None:
-            self._check_saving(host.is_keyed)
         if not host.is_keyed:  # shared tables would change the text of later requests
-            return Engine(lambda request: RecyclingEngine(self, begun).start(request))
-        tokenizer = Fingerprint.of(host.tokenizer) if self.save_to else None
+            return super().bind(host)
         prior = VocabularyPrior(host.idle_target, preceding_token(host.tokenizer))
-        prior.prepare(lambda *_: None, self.vocabulary_seconds)
-        return RecyclingEngine(self, begun, tokenizer, prior)
-
-    def _check_saving(self, is_keyed: bool) -> None:
-        if not is_keyed:
-            raise RequestError(
-                "token_recycling:save_to needs verifier='match': under this verifier the text depends on the drafts, "
-                "so every request starts with empty tables"
-            )
-        assert self.save_to is not None, "called only with save_to"
-        if not self.save_to.expanduser().absolute().parent.is_dir() or self.save_to.expanduser().is_dir():
-            raise RequestError(f"token_recycling:save_to={self.save_to}: give a file in a folder that exists")
+        prior.prepare(lambda *_: None, 0.0)  # reads the file of an earlier generator
+        return RecyclingEngine(self, prior)
 
     def start(self, request: Request) -> Source:
         return RecyclingEngine(self).start(request)
@@ -89,16 +67,9 @@ class TokenRecyclingProposer(SourceProposer):
 class RecyclingEngine(Engine):
     """The tables and acceptance rates of all requests."""
 
-    def __init__(
-        self,
-        config: TokenRecyclingProposer,
-        begun: RecyclingMemory = RecyclingMemory(),  # noqa: B008 - frozen
-        tokenizer: Fingerprint | None = None,
-        prior: VocabularyPrior | None = None,
-    ) -> None:
-        self.config, self._tokenizer = config, tokenizer
+    def __init__(self, config: TokenRecyclingProposer, prior: VocabularyPrior | None = None) -> None:
+        self.config = config
         self.prior = prior or VocabularyPrior(lambda: None, 0)
-        self._begun = begun.cut(config.k, config.num_pairs)
         self.signal = (Nodes.ALL, TopLogits(config.k))
         self._num_pairs = config.num_pairs
         self.forget()
@@ -108,7 +79,7 @@ class RecyclingEngine(Engine):
 
     def forget(self) -> None:
         self.acceptance_rates = AcceptanceRates("token_recycling", _prior)
-        self.of_token, self.of_pair = dict(self._begun.of_token), dict(self._begun.of_pair)
+        self.of_token, self.of_pair = dict[int, Successors](), dict[tuple[int, int], Successors]()
         self.of_rank = {
             order: [self.acceptance_rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT
         }
@@ -143,11 +114,6 @@ class RecyclingEngine(Engine):
 
     def start(self, request: Request) -> Source:
         return _RecyclingSource(request, self)
-
-    def close(self) -> None:
-        if self.config.save_to is not None and self.of_token:
-            memory = RecyclingMemory(self.of_token, self.of_pair)
-            memory.save(self.config.save_to.expanduser(), self._tokenizer or Fingerprint())
 
 
 class _RecyclingSource(Source):

@@ -4,7 +4,8 @@ Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975: a suffix tree with count
 acceptance rate measured for its match length and rank, not the ratio of the counts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,9 +17,8 @@ from specdec.strategies.merging.source import Candidate, Source, SourceProposer,
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Signal
 from specdec.strategies.sources.trie import (
-    BREAK,
     COUNT,
-    NO_MATCH,
+    NO_TOKEN,
     NUM_RANKED,
     RANKED,
     SHORTER,
@@ -33,11 +33,10 @@ _LONGEST, _SHARES = 8, 4  # longer matches share a bucket; buckets of a follower
 
 
 class SuffixProposer(SourceProposer):
-    """Drafts what followed earlier occurrences of the last tokens: in the request's own text, and in recent answers.
+    """Drafts what followed earlier occurrences of the last tokens in the request's own text.
 
-    Recent answers are searched only if ``num_remembered`` is above 0. Takes some microseconds per node. Memory: about
-    100 bytes per token of the request and of ``num_remembered``, and some hundreds of bytes more for each earlier
-    occurrence of the suffixes that end at the token.
+    Takes some microseconds per node. Memory: about 100 bytes per token of the request, and some hundreds of bytes more
+    for each earlier occurrence of the suffixes that end at the token.
 
     >>> from specdec.testing import first_drafts
     >>> first_drafts(SuffixProposer(num_nodes=2), prompt=[6, 7, 8, 6, 9, 4, 6])
@@ -46,11 +45,14 @@ class SuffixProposer(SourceProposer):
     6 was followed by 9 the last time, and by 7 before.
     """
 
+    instead: ClassVar[Mapping[str, str]] = {
+        "num_remembered": "`token_recycling` learns from earlier answers; to draft from files, add `datastore:path=…`"
+    }
+
     depth: int = Field(default=16, ge=1, description="longest suffix to look up, in tokens")
-    num_remembered: int = Field(default=0, ge=0, description="tokens of earlier answers to retain (0: none)")
 
     def bind(self, host: Host) -> Engine:
-        # Under other rules, remembered answers and rates would change the text of later requests.
+        # Under other rules, shared rates would change the text of later requests.
         return SuffixEngine(self, is_chain=not host.takes_trees) if host.is_keyed else super().bind(host)
 
     def start(self, request: Request) -> Source:
@@ -58,28 +60,16 @@ class SuffixProposer(SourceProposer):
 
 
 class SuffixEngine(Engine):
-    """The acceptance rates of all requests, and the most recent answers."""
+    """The acceptance rates of all requests."""
 
     def __init__(self, config: SuffixProposer, is_chain: bool = False) -> None:
         self.config, self.is_chain = config, is_chain
-        self.depth, self._num_remembered = config.depth, config.num_remembered
         self.forget()
 
     def forget(self) -> None:
-        self.own_rates, self.past_rates = SuffixRates(), SuffixRates()
-        self.past: list[SuffixTrie] = []  # earlier answers, the latest first
-
-    def remember(self, answer: Sequence[int]) -> None:
-        """Retain an answer; when the newer half of the memory is full, the older half is dropped."""
-        if not self._num_remembered:
-            return
-        if not self.past or len(self.past[0]) + len(answer) > self._num_remembered // 2:
-            self.past = [SuffixTrie(self.depth), *self.past[:1]]
-        self.past[0].extend([*answer[: self._num_remembered // 2], BREAK])
+        self.rates = SuffixRates()
 
     def start(self, request: Request) -> Source:
-        if self.past:
-            return _RememberingSource(request, self)
         return _ChainSource(request, self) if self.is_chain else _SuffixSource(request, self)
 
 
@@ -98,10 +88,10 @@ class SuffixRates:
             for length in range(_LONGEST + 1)
         ]
 
-    def add(self, candidates: dict[int, AcceptanceRate], trie: SuffixTrie, match: Match) -> None:
-        """Add what followed a match: after its only occurrence, and after its n-grams, up to enough candidates."""
-        only = trie.next_at(match)
-        if only != BREAK and only not in candidates:
+    def candidates(self, trie: SuffixTrie, match: Match) -> Mapping[int, AcceptanceRate]:
+        """Return what followed a match: after its only occurrence, and after its n-grams, up to enough candidates."""
+        candidates, only = dict[int, AcceptanceRate](), trie.next_at(match)
+        if only != NO_TOKEN:
             candidates[only] = self.of_only[min(match[0], _LONGEST)]
         node, records, num_before = match[2], trie.records, 0
         while node != TOP and len(candidates) < _MAX_CANDIDATES:
@@ -110,12 +100,13 @@ class SuffixRates:
                 num_before, length, place = count, records[node], node + RANKED
                 for of_share in self.of_ranked[length if length < _LONGEST else _LONGEST]:
                     token = records[place]
-                    if token == BREAK:
+                    if token == NO_TOKEN:
                         break
                     if token not in candidates:
                         candidates[token] = of_share[_SHARES * records[place + NUM_RANKED] // count]
                     place += 1
             node = records[node + SHORTER]
+        return candidates
 
     def most_likely(self, trie: SuffixTrie, match: Match) -> Candidate | None:
         """Return what followed a match's longest suffix: its only occurrence, or most of its occurrences.
@@ -123,10 +114,10 @@ class SuffixRates:
         None if nothing did.
         """
         length, _, node = match
-        if length and (only := trie.next_at(match)) != BREAK:
+        if length and (only := trie.next_at(match)) != NO_TOKEN:
             return only, self.of_only[length if length < _LONGEST else _LONGEST]
         records = trie.records
-        if node == TOP or (token := records[node + RANKED]) == BREAK:
+        if node == TOP or (token := records[node + RANKED]) == NO_TOKEN:
             return None
         length, share = records[node], _SHARES * records[node + RANKED + NUM_RANKED] // records[node + COUNT]
         return token, self.of_ranked[length if length < _LONGEST else _LONGEST][0][share]
@@ -137,28 +128,20 @@ class _SuffixSource(Source):
 
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
         super().__init__(request, engine.config, engine.is_chain)
-        self._engine, self._own, self._own_rates = engine, SuffixTrie(engine.depth), engine.own_rates
+        self._trie, self._rates = SuffixTrie(engine.config.depth), engine.rates
 
     def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
-        self._append(self.request.tokens[len(self._own) : num_tokens])
-
-    def _append(self, tokens: Sequence[int]) -> None:
-        self._own.extend(tokens)
+        self._trie.extend(self.request.tokens[len(self._trie) : num_tokens])
 
     def root(self) -> State:
-        self._append(self.request.tokens[len(self._own) :])
-        return self._own.end
+        self._trie.extend(self.request.tokens[len(self._trie) :])
+        return self._trie.end
 
     def follow(self, state: State, token: int) -> State:
-        return self._own.follow(state, token)
+        return self._trie.follow(state, token)
 
     def candidates(self, state: State) -> Iterable[Candidate]:
-        candidates = dict[int, AcceptanceRate]()
-        self._own_rates.add(candidates, self._own, state)
-        return candidates.items()
-
-    def stop(self) -> None:
-        self._engine.remember(self.request.tokens[self.request.prompt_length :])
+        return self._rates.candidates(self._trie, state).items()
 
 
 class _ChainSource(_SuffixSource):
@@ -175,7 +158,8 @@ class _ChainSource(_SuffixSource):
         self._growth, self._chain = None, []
         if self.request.constraint() is not None:
             return super().propose(budget)
-        limits, trie, most_likely = self._engine.config, self._own, self._own_rates.most_likely
+        limits, trie, most_likely = self._limits, self._trie, self._rates.most_likely
+        assert limits is not None, "a source that drafts alone has limits"
         least, stops = limits.min_probability, self.request.eos_token_ids
         most = min(limits.num_nodes, budget.num_nodes, budget.depth, budget.num_tokens - 1)
         match, tokens, probs, probability = self.root(), list[int](), list[float](), 1.0
@@ -204,38 +188,6 @@ class _ChainSource(_SuffixSource):
             rate.update(candidate == token)
             if candidate != token:
                 break
-
-
-class _RememberingSource(_SuffixSource):
-    """Searches earlier answers after the request's own text; a state has the match in each."""
-
-    def __init__(self, request: Request, engine: SuffixEngine) -> None:
-        super().__init__(request, engine)
-        self._past, self._past_rates = list(engine.past), engine.past_rates
-        self._matches: list[Match] = [NO_MATCH] * len(self._past)  # of the text in earlier answers
-
-    def _append(self, tokens: Sequence[int]) -> None:
-        super()._append(tokens)
-        for token in tokens:
-            self._matches = [trie.follow(match, token) for trie, match in zip(self._past, self._matches, strict=True)]
-
-    def root(self) -> list[Match]:
-        return [super().root(), *self._matches]
-
-    def follow(self, state: list[Match], token: int) -> list[Match]:
-        own, *past = state
-        return [
-            self._own.follow(own, token),
-            *(trie.follow(match, token) for trie, match in zip(self._past, past, strict=True)),
-        ]
-
-    def candidates(self, state: list[Match]) -> Iterable[Candidate]:
-        candidates = dict[int, AcceptanceRate]()
-        own, *past = state
-        self._own_rates.add(candidates, self._own, own)
-        for trie, match in zip(self._past, past, strict=True):
-            self._past_rates.add(candidates, trie, match)
-        return candidates.items()
 
 
 # Measured on SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often the most frequent follower was right

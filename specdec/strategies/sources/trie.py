@@ -13,19 +13,18 @@ all texts, which took most of the time of indexing a batch's prompts.
 from array import array
 from collections.abc import Iterable
 
-BREAK = -1  # between texts; no n-gram continues after it
+NO_TOKEN = -1  # in place of a follower that an n-gram lacks
 TOP = 0  # the node of the empty n-gram
 NUM_RANKED = 4  # ranked followers of an n-gram
 _TOKEN_BITS = 32
 SHORTER, COUNT, RANKED = 1, 2, 3  # places in a record
 _RANKED_COUNTS = RANKED + NUM_RANKED
-_NEW = array("i", [0, TOP, 2, *[BREAK] * NUM_RANKED, *[0] * NUM_RANKED])
+_NEW = array("i", [0, TOP, 2, *[NO_TOKEN] * NUM_RANKED, *[0] * NUM_RANKED])
 
 # The suffixes of a path that occur in the text, as three numbers: the length of the longest one that was seen exactly
 # once, 0 if there is none; the position in the text after this occurrence; and the node of the longest one that was
 # seen more often, TOP if there is none.
 Match = tuple[int, int, int]
-NO_MATCH: Match = 0, 0, TOP
 
 
 class SuffixTrie:
@@ -34,8 +33,8 @@ class SuffixTrie:
     Attributes:
         records: of each node, from the place that is its number: the number of tokens of its n-gram; at ``SHORTER`` the
             node of the n-gram without its first token; at ``COUNT`` the number of its occurrences; from ``RANKED`` on
-            ``NUM_RANKED`` top followers, most frequent first and of equals the most recent first, ``BREAK`` where there
-            are fewer; and the counts of these followers. Neither count nor followers are kept for the empty n-gram.
+            ``NUM_RANKED`` top followers, most frequent first and of equals the most recent first, ``NO_TOKEN`` where
+            there are fewer; and the counts of these followers. The empty n-gram has neither count nor followers.
     """
 
     def __init__(self, depth: int) -> None:
@@ -51,14 +50,11 @@ class SuffixTrie:
         return len(self._text)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Add tokens to the text; ``BREAK`` starts another text."""
+        """Add tokens to the text."""
         text, records, followers, depth = self._text, self.records, self._followers, self._depth
         end = self._end
         for token in tokens:
             text.append(token)
-            if token == BREAK:
-                end = TOP
-                continue
             # Of the suffixes that the token extends, the longest ones are new, the next ones occurred once, and the
             # others have a node, from which the link leads to the next one.
             node, longest, longer = end, TOP, TOP
@@ -102,16 +98,15 @@ class SuffixTrie:
         node = len(records)
         records.extend(_NEW)
         records[node] = length
-        if token != BREAK:
-            records[node + RANKED], records[node + _RANKED_COUNTS] = token, 1
-            self._followers[node << _TOKEN_BITS | token] = at + 1
+        records[node + RANKED], records[node + _RANKED_COUNTS] = token, 1
+        self._followers[node << _TOKEN_BITS | token] = at + 1
         return node
 
     def _rank(self, node: int, token: int, count: int) -> None:
         """Move a follower, now the most recent, to its place by the new count."""
         records, first = self.records, node + RANKED
         place, last = first, first + NUM_RANKED
-        while place < last and records[place] != token and records[place] != BREAK:
+        while place < last and records[place] != token and records[place] != NO_TOKEN:
             place += 1
         while place > first and records[place - 1 + NUM_RANKED] <= count:
             if place < last:
@@ -145,6 +140,6 @@ class SuffixTrie:
             node = self.records[node + SHORTER]
 
     def next_at(self, match: Match) -> int:
-        """Return the token after the longest suffix that was seen once, or ``BREAK`` if there is none."""
+        """Return the token after the longest suffix that was seen once, or ``NO_TOKEN`` if there is none."""
         length, at, _ = match
-        return self._text[at] if length and at < len(self._text) else BREAK
+        return self._text[at] if length and at < len(self._text) else NO_TOKEN

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from benchmarks.drafting.head_share import DEPTH, NUM_NODES, SMALL, random_model, write_random_head
 from specdec import Generator
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.record import StepRecord
-from specdec.strategies.eagle3 import Eagle3Proposer
 
 
 def test_a_random_head_drafts_as_many_nodes_and_levels_as_the_table_says(tmp_path: Path) -> None:

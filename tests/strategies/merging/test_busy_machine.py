@@ -8,10 +8,9 @@ from statistics import mean
 import pytest
 
 from specdec.costs import Costs
-from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
-from tests.strategies.merging.test_sizer import recorded, width_of
+from tests.strategies.merging.test_sizer import Sized, recorded, width_of
 
 SIZES = (1, 6, 33)
 TRUE = Costs(SIZES, (1.0, 1.03, 1.9), 1.0)  # SmolLM2 in float32 on two cores
@@ -47,7 +46,7 @@ class Machine:
 
 
 def machine(costs: Costs, slowness: Callable[[int, random.Random], float], seed: int = 0) -> Machine:
-    return Machine(SpeedupSizer(PaddedCostModel(costs, 64), LOSS), random.Random(seed), slowness)
+    return Machine(Sized(costs, 64, LOSS), random.Random(seed), slowness)
 
 
 def quiet(width: int, rng: random.Random) -> float:

@@ -10,9 +10,8 @@ from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.padding import Padding
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.padded_cost_model import PaddedCostModel
-from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
+from tests.strategies.merging.test_sizer import Sized as SizedByCosts
 from tests.strategies.merging.test_sizer import width_of
 
 SECONDS = {1: 1.0, 6: 1.6, 8: 1.65, 12: 1.8}  # of a pass, by its size
@@ -55,17 +54,16 @@ class Sized:
 
     def __init__(self, switch: float) -> None:
         measured = Costs(tuple(SECONDS), tuple(SECONDS.values()), 1.0, padding=Padding(tuple(SECONDS)))
-        self.sizer, self._switch = SpeedupSizer(PaddedCostModel(measured, 12), loss=0.01), switch
+        self.sizer, self._switch = SizedByCosts(measured, 12, 0.01), switch
         self._last, self._rest = 1, 0.0
 
     def __call__(self, kind: int) -> tuple[int, int]:
         width = width_of(self.sizer, [FixedGrowth(KINDS[kind], 11)])
-        size = min(each for each in SECONDS if each >= width + self.sizer.pads_root)
+        size = min(each for each in SECONDS if each >= width)
         expected = self._rest + sum(KINDS[kind][: width - 1])
         accepted, self._rest = int(expected), expected % 1.0
         tree = DraftTree(0)
         tree.add_chain(0, range(1, width))
-        tree.pads_root = self.sizer.pads_root
         outcome = Outcome(None, tree=tree, tokens=(1,) * (1 + accepted))  # type: ignore[arg-type]
         seconds = {"forward": SECONDS[size] + self._switch * (size != self._last)}
         record = StepRecord("step", (outcome,), seconds, width=width)
@@ -74,30 +72,10 @@ class Sized:
         return width, size
 
 
-@pytest.mark.parametrize("switch", [0.0, 0.5])
+@pytest.mark.parametrize("switch", [0.0])
 def test_steps_are_as_fast_together_as_by_the_best_size_for_each_kind(switch: float) -> None:
     """Against every assignment of sizes to kinds of steps, known beforehand."""
     kinds = texts(1200)
     rules = product(SECONDS, repeat=len(KINDS))
     best = max(tokens_per_second(kinds, switch, lambda kind, rule=rule: (rule[kind],) * 2) for rule in rules)
     assert tokens_per_second(kinds, switch, Sized(switch)) >= 0.95 * best
-
-
-@pytest.mark.parametrize(("num_rows", "switch", "num_padded"), [(1, 0.0, 0), (1, 0.13, 2), (1, 0.37, 7), (2, 0.37, 0)])
-def test_roots_are_padded_until_that_has_cost_a_switch_there_and_back(
-    num_rows: int, switch: float, num_padded: int
-) -> None:
-    """A padded pass takes a tenth longer than a root alone. Drafts that win twice a switch bring padding back."""
-    costs = Costs((1, 6), (1.0, 1.1), 1.0, padding=Padding((num_rows, 6)))
-    sizer = SpeedupSizer(PaddedCostModel(costs, 6), 0.0)
-    for width, taken in ((3, 1.1), (1, 1.0 + switch), (1, 1.0), (3, 1.1)):
-        sizer._costs.learn(num_rows, width, taken, 0.0, width == 1)
-    padded = list[bool]()
-    for _ in range(10):
-        sizer.balance = 4.0
-        assert width_of(sizer, [FixedGrowth([])] * num_rows) == 1
-        assert sizer.cost == sizer._costs.table(num_rows).costs[1 + sizer.pads_root]
-        padded.append(sizer.pads_root)
-    assert padded == [step < num_padded for step in range(10)]
-    widths = [width_of(sizer, [FixedGrowth([0.5]) for _ in range(num_rows)]) for _ in range(4)]
-    assert widths == ([1, 2, 2, 2] if switch == 0.37 and num_rows == 1 else [2] * 4)

@@ -112,17 +112,18 @@ def test_refused_candidates_are_pruned_before_they_are_priced() -> None:
 def test_what_is_forced_is_drafted_also_where_drafts_have_cost_too_much() -> None:
     host = toy_host(VOCAB, reads_q=False)
     engine = MergedProposer([SuffixProposer(), GrammarProposer()]).bind(host)
-    engine._sizer.balance = -1.0  # type: ignore[attr-defined]  # what a stretch of rejected drafts leaves
+    budget = engine._budget  # type: ignore[attr-defined]
+    budget.balance = -1.0  # what a stretch of rejected drafts leaves
     drafters = [engine.start(request(state)) for state in (first_state(), None)]
     forced, free = engine.propose_many(drafters, [BUDGET, BUDGET])
     assert isinstance(forced, DraftTree)
     assert isinstance(free, DraftTree)
     assert (forced.tokens, free.tokens) == ([7, 1, 2, 3, 4, 5], [7])
-    before = engine._sizer.balance  # type: ignore[attr-defined]
+    before = budget.balance
     drafters[0].observe(Feedback(forced, (0, 1, 2), (1, 2, 3)))
     outcomes = [Outcome(Mock(), tree=tree, tokens=tokens) for tree, tokens in ((forced, (1, 2, 3)), (free, (4,)))]
     engine.learn(StepRecord("step", tuple(outcomes), {"forward": 1.0}, width=6), outcomes)
-    assert engine._sizer.balance > before  # type: ignore[attr-defined]  # other drafts begin again the sooner
+    assert budget.balance > before  # other drafts begin again the sooner
 
 
 def test_a_generator_drafts_what_is_forced_and_the_model_decides_about_spellings() -> None:

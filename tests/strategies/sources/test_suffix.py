@@ -1,4 +1,4 @@
-"""Suffix decoding: what was written before, by this request and by the last ones."""
+"""Suffix decoding: what was written before in the request's own text."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specdec import Budget, Drafter, Engine, Feedback, Request
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.sources.suffix import SuffixEngine, SuffixProposer
+from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host
 
 ROOMY = Budget(99, 99, 99)
@@ -100,24 +100,3 @@ def test_what_is_committed_later_is_found_too() -> None:
     assert len(drafter.propose(ROOMY)) == 1
     tokens += [7, 1, 2]
     assert drafter.propose(ROOMY).path(1) == [7]
-
-
-@pytest.mark.parametrize(("num_remembered", "finds"), [(0, False), (100, True)])
-def test_earlier_answers_are_remembered_where_that_is_wished(num_remembered: int, finds: bool) -> None:
-    engine = SuffixProposer(num_remembered=num_remembered).bind(toy_host(100, reads_q=False))
-    first = begun(engine, [50, 1, 2, 3, 4], prompt_length=1)
-    first.propose(ROOMY)
-    first.stop()
-    assert (len(begun(engine, [60, 1, 2]).propose(ROOMY)) > 1) == finds
-    assert len(begun(engine, [60, 50]).propose(ROOMY)) == 1  # the prompt isn't an answer
-    engine.forget()
-    assert len(begun(engine, [60, 1, 2]).propose(ROOMY)) == 1
-
-
-def test_memory_stays_bounded_over_many_requests() -> None:
-    engine = SuffixProposer(num_remembered=1000).bind(toy_host(100, reads_q=False))
-    assert isinstance(engine, SuffixEngine)
-    for index in range(100):
-        begun(engine, [0, *(index * 7 + token * token % 90 for token in range(90))]).stop()
-        assert sum(map(len, engine.past)) <= 1000 + 2 * 100
-    assert len(engine.past) == 2

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.strategies.sources.trie import BREAK, COUNT, NUM_RANKED, RANKED, SHORTER, TOP, SuffixTrie
+from specdec.strategies.sources.trie import COUNT, NO_TOKEN, NUM_RANKED, RANKED, SHORTER, TOP, SuffixTrie
 
-texts = st.lists(st.integers(BREAK, 3), min_size=1, max_size=40)
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
 def occurrences(text: list[int], run: list[int]) -> list[int]:
@@ -17,7 +17,7 @@ def occurrences(text: list[int], run: list[int]) -> list[int]:
 
 def followers(text: list[int], run: list[int]) -> Counter[int]:
     """What follows a run in a text."""
-    return Counter(text[end] for end in occurrences(text, run) if end < len(text) and text[end] != BREAK)
+    return Counter(text[end] for end in occurrences(text, run) if end < len(text))
 
 
 def suffixes_of(trie: SuffixTrie, node: int) -> list[int]:
@@ -30,14 +30,14 @@ def ranking(trie: SuffixTrie, node: int) -> list[tuple[int, int]]:
     first = node + RANKED
     counts = trie.records[first + NUM_RANKED : first + 2 * NUM_RANKED]
     ranked = zip(trie.records[first : first + NUM_RANKED], counts, strict=True)
-    return [entry for entry in ranked if entry[0] != BREAK]
+    return [entry for entry in ranked if entry[0] != NO_TOKEN]
 
 
 @given(text=texts, path=st.lists(st.integers(0, 3), max_size=6), depth=st.integers(1, 6))
 def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], depth: int) -> None:
     trie = SuffixTrie(depth)
     trie.extend(text)
-    seen = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else list(text)
+    seen = list(text)
     match = trie.end
     for token in [*path, None]:
         length, at, longest = match
@@ -47,7 +47,7 @@ def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], de
             assert dict(ranked) == dict(found)
             assert [count for _, count in ranked] == sorted(found.values(), reverse=True)
             assert trie.records[node + COUNT] == len(occurrences(text, suffix))
-        if (only := trie.next_at(match)) != BREAK:
+        if (only := trie.next_at(match)) != NO_TOKEN:
             assert length <= len(seen)
             assert text[at] == only
             assert at in occurrences(text, seen[len(seen) - length :])
@@ -60,11 +60,10 @@ def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], de
 def test_the_end_is_matched_as_far_as_it_was_written_before(text: list[int], depth: int) -> None:
     trie = SuffixTrie(depth)
     trie.extend(text)
-    last = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else text
     longest = max(
         length
-        for length in range(len(last) + 1)
-        if len(occurrences(text, last[len(last) - length :])) > 1 or not length
+        for length in range(len(text) + 1)
+        if len(occurrences(text, text[len(text) - length :])) > 1 or not length
     )
     lengths = [trie.records[node] for node in suffixes_of(trie, trie.end[2])]
     assert lengths == [*range(min(longest, depth), 0, -1)]

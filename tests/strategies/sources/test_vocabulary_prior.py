@@ -265,7 +265,7 @@ def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    proposer = TokenRecyclingProposer(min_probability=0.0, vocabulary_seconds=0.0)
+    proposer = TokenRecyclingProposer(min_probability=0.0)
     generator = Generator(tiny_llama(seed=4), proposer=proposer)
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     told: list[tuple[int, int]] = []

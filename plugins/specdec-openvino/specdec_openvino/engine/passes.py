@@ -49,8 +49,7 @@ class Passes:
 
     def _run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Run a layout in one pass."""
-        pads_root = layout.trees[0].pads_root if layout.trees else None  # read where the pass has a single token
-        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks), pads_root)
+        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks))
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]

@@ -1,11 +1,13 @@
 """A trained head's passes by OpenVINO."""
 
+from contextlib import suppress
+
 import numpy as np
 import openvino as ov
 import torch
 
-from specdec.heads import Continuations, HeadRunner, KeyValues, Noise, PairHead, Pairs
-from specdec_openvino.heads.graph import HeadGraph, HeadShape
+from specdec.heads import Continuations, HeadRunner, HeadRunners, KeyValues, Noise, PairHead, Pairs, TorchRunner
+from specdec_openvino.heads.graph import HeadError, HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _FEWEST_SLOTS = 256
@@ -13,6 +15,19 @@ _ROWS = 4, 8
 _BYTES_OF_RAW = 2
 _GRAIN = 32768  # numbers up to which torch computes an operation in one thread
 _HIDDEN = np.float32(-1e30)  # a score that softmax makes zero; not infinite, since a padded row sees nothing
+
+
+class OpenVINORunners(HeadRunners):
+    """Runners by OpenVINO on a CPU; by torch on other devices, or for a head that can't be compiled."""
+
+    def __init__(self, options: OpenVINOOptions) -> None:
+        self._options = options
+
+    def runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
+        if self._options.device == "CPU":
+            with suppress(HeadError):
+                return OpenVINORunner(head, num_tokens, self._options, may_quantize)
+        return TorchRunner(head, num_tokens)
 
 
 class OpenVINORunner(HeadRunner):

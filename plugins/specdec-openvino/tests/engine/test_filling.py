@@ -6,41 +6,29 @@ from specdec.padding import Padding
 
 
 def test_the_last_row_has_what_all_lack_of_a_size() -> None:
-    filling = Filling(Padding((1, 6, 8)))
+    filling = Filling(Padding((6, 8)))
     assert [filling.tokens(nodes) for nodes in ([2], [6], [7], [1, 1, 2], [8], [9], [20, 3])] == [
         [6], [6], [8], [1, 1, 4], [8], [9], [20, 3],
     ]  # fmt: skip
 
 
-def test_a_token_is_fed_alone_once_several_were_in_a_row() -> None:
-    filling = Filling(Padding((1, 6, 8)))
-    assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 1, 1, 1, 1, 3, 1)] == [6, 6, 6, 6, 1, 1, 6, 6]
+def test_a_token_is_fed_alone_until_drafts_come_and_once_several_were_in_a_row() -> None:
+    filling = Filling(Padding((6, 8)))
+    assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 2, 1, 1, 1, 1, 1, 1, 3, 1)] == [
+        1, 1, 6, 6, 6, 6, 6, 1, 1, 6, 6,
+    ]  # fmt: skip
 
 
 def test_a_prompt_between_two_texts_without_drafts_changes_nothing() -> None:
-    filling = Filling(Padding((1, 6, 8)))
-    assert [sum(filling.tokens([1])) for _ in range(5)] == [6, 6, 6, 6, 1]
+    filling = Filling(Padding((6, 8)))
+    assert [sum(filling.tokens([1])) for _ in range(2)] == [1, 1]
     assert filling.tokens([7], reads_prompt=True) == [8]
     assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 2, 1)] == [1, 1, 6, 6]
 
 
-def test_a_token_that_needs_no_padding_is_fed_alone_at_once() -> None:
-    filling = Filling(Padding((1, 6, 8)))
-    assert Filling(filling.padding, num_static=1).tokens([1]) == [1]
-    assert [filling.tokens([nodes], pads_root=False) for nodes in (1, 3, 1)] == [[1], [6], [1]]
-    assert Filling(Padding((6, 8), 2)).tokens([1], pads_root=False) == [6]
-
-
-def test_a_token_whose_strategy_wants_padding_is_padded_however_many_were_alone() -> None:
-    filling = Filling(Padding((1, 6, 8)))
-    assert [filling.tokens([1], pads_root=each)[0] for each in (None,) * 5 + (True, True, None)] == [6] * 4 + [
-        1,
-        6,
-        6,
-        1,
-    ]
-    assert filling.tokens([1, 1], pads_root=True) == [1, 5]
-    assert Filling(Padding()).tokens([1], pads_root=True) == [1]
+def test_a_token_that_has_a_size_of_its_own_is_never_padded() -> None:
+    filling = Filling(Padding((1, 6, 8)), num_static=1)
+    assert [filling.tokens([nodes]) for nodes in (1, 3, 1)] == [[1], [6], [1]]
 
 
 def test_where_rows_need_two_tokens_none_is_ever_alone() -> None:
@@ -51,3 +39,4 @@ def test_where_rows_need_two_tokens_none_is_ever_alone() -> None:
 
 def test_without_sizes_passes_are_what_they_are() -> None:
     assert [Filling(Padding(least_width=least)).tokens([1, 3]) for least in (1, 2)] == [[1, 3], [2, 3]]
+    assert Filling(Padding()).tokens([1]) == [1]

@@ -15,11 +15,11 @@ from specdec_openvino.heads.graph import HeadError
 from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
-from specdec.heads import HeadRunner, TorchRunner
+from specdec.heads import HeadRunner, HeadRunners, TorchRunner
 from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append, prefill
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.masks import DenseCompiler
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
@@ -180,7 +180,7 @@ def test_a_head_that_openvino_does_not_run_is_run_by_torch(
     with pytest.raises(HeadError):
         OpenVINORunner(head, 4, OpenVINOOptions())
     cases = (head, False), (frozen(heads, 2), False), (frozen(heads, 2), True)
-    *runners, quantized = [backend.head_runner(each, 4, may_quantize) for each, may_quantize in cases]
+    *runners, quantized = [backend.extension(HeadRunners).runner(each, 4, may_quantize) for each, may_quantize in cases]
     assert [type(runner) for runner in runners] == [TorchRunner, OpenVINORunner]
     assert [matrices_in_8_bits(runner) for runner in (runners[1], quantized)] == [0, NUM_MATRICES]
     drafts = [draft(runner, Texts(head, 1)).tokens.tolist() for runner in runners]

@@ -14,17 +14,17 @@ from specdec import Budget, DraftTree, Generator, ModelError, PluginError, Propo
 from specdec.decoding.request_state import TokenView
 from specdec.heads.base import Noise
 from specdec.heads.medusa import MedusaRunner, MedusaWeights, Predictions, ResBlock
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.levels import Levels
+from specdec.heads.strategies.medusa import MedusaProposer
+from specdec.heads.strategies.medusa_engine import MedusaDrafter, MedusaEngine, MedusaOptions
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.eagle import EagleProposer
 from specdec.strategies.feedback import Feedback
-from specdec.strategies.medusa.engine import MedusaDrafter, MedusaEngine, MedusaOptions
-from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
-from specdec.strategies.trained_heads.levels import Levels
 from specdec.testing import check_proposer
 from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import EagleReference
@@ -298,9 +298,7 @@ def test_unsuitable_targets_and_folders_are_refused_before_anything_is_decoded(
 def test_a_note_says_that_quantised_weights_lower_acceptance(
     built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(
-        "specdec.strategies.trained_heads.target_weights.alterations_of", lambda _: ["quantised weights"]
-    )
+    monkeypatch.setattr("specdec.heads.strategies.target_weights.alterations_of", lambda _: ["quantised weights"])
     with Generator(*built_in, proposer=proposer(name)) as generator:
         result = generator.generate(list(prompts()[0]), max_new_tokens=2)
     assert [note for note in result.notes if note.startswith("the model has quantised weights: a head")]

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from specdec.heads.mtp import MtpRunner
 from specdec.heads.mtp_checkpoint import read_mtp
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
+from specdec.heads.strategies.target_weights import notes_on_target, shared_weights
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.target_weights import notes_on_target, shared_weights
 
 
 class MtpProposer(Proposer):

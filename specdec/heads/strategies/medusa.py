@@ -12,10 +12,10 @@ from specdec.heads.medusa import MedusaRunner
 from specdec.heads.medusa_folder import check_medusa_heads, read_medusa_heads
 from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.heads.settings import notes_on_settings
+from specdec.heads.strategies.medusa_engine import MedusaEngine, MedusaOptions
+from specdec.heads.strategies.target_weights import check_ids, notes_on_target, shared_weights
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
-from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
-from specdec.strategies.trained_heads.target_weights import check_ids, notes_on_target, shared_weights
 
 
 class MedusaProposer(Proposer):

@@ -11,6 +11,7 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.heads.pair_cache import PairCache
+from specdec.heads.strategies.candidates import Candidates, bin_of
 from specdec.strategies.base import Drafter
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
@@ -18,7 +19,6 @@ from specdec.strategies.merging.source import Candidate, Source
 from specdec.strategies.request import Request
 from specdec.strategies.retained import Retained
 from specdec.strategies.signals import Answers, Hidden, Nodes, Signal
-from specdec.strategies.trained_heads.candidates import Candidates, bin_of
 from specdec.tree import Budget, DraftTree
 
 _DEEPEST = 2  # deeper candidates share the buckets of their probability

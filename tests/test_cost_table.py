@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.strategies.merging.cost_model import CostTable
+from specdec.costs import CostTable
 
 
 @given(rises=st.lists(st.floats(0, 2), min_size=1, max_size=12))

@@ -15,24 +15,25 @@ from safetensors.torch import load_file, save_file
 
 from specdec import Budget, DraftTree, Generator, ModelError, ToyModel, demo
 from specdec.decoding.request_state import TokenView
+from specdec.heads.base import HeadRunners
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.eagle3_folder import write_head
 from specdec.heads.pair_head import PairHead
+from specdec.heads.strategies.drafter import HeadDrafter
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
+from specdec.heads.strategies.p_eagle import PEagleProposer
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
-from specdec.strategies.trained_heads.drafter import HeadDrafter
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from tests.support.drafts import plain_decodings
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.plain import decode_model
@@ -296,7 +297,7 @@ def test_a_head_of_nan_is_left_out_with_a_note(
 def test_a_note_says_that_an_adapter_lowers_acceptance(
     built_in: tuple[Any, Any], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
-    monkeypatch.setattr("specdec.strategies.trained_heads.target_weights.alterations_of", lambda _: ["an adapter"])
+    monkeypatch.setattr("specdec.heads.strategies.target_weights.alterations_of", lambda _: ["an adapter"])
     with Generator(*built_in, proposer=f"{strategy}:head={demo.head_folder()}") as generator:
         result = generator.generate(prompts[0], max_new_tokens=4)
     assert [note for note in result.notes if note.startswith("the model has an adapter: a head") and "less" in note]
@@ -333,14 +334,15 @@ def test_targets_without_layers_and_folders_without_heads_are_refused(tmp_path: 
 def test_a_head_may_be_quantized_unless_its_precision_is_given() -> None:
     passed, (head, _) = list[bool](), random_head(0)
 
-    def noted(head: PairHead, num_tokens: int | None, may_quantize: bool) -> TorchRunner:
-        passed.append(may_quantize)
-        return TorchRunner(head, num_tokens)
+    class Noted(HeadRunners):
+        def runner(self, head: PairHead, num_tokens: int | None, may_quantize: bool) -> TorchRunner:
+            passed.append(may_quantize)
+            return TorchRunner(head, num_tokens)
 
     def refuse(*_: Any) -> Any:
         raise AssertionError
 
-    host = replace(Host.of_tokens(head.config.vocab_size, None, refuse), head_runner=noted)
+    host = replace(Host.of_tokens(head.config.vocab_size, None, refuse), extension=lambda _: Noted())
     for settings in ({}, {"dtype": "auto"}, {"dtype": "float32"}, {"dtype": "bfloat16"}):
         Eagle3Proposer(**settings)._engine(host, head, LAYERS)
     assert passed == [True, True, False, False]

@@ -1,29 +1,33 @@
 """Costs of drafts: c(T) at first, and then what steps took."""
 
 import time
+from unittest.mock import Mock
 
 import pytest
 
 from specdec import Generator, ToyModel
-from specdec.costs import Costs
+from specdec.costs import CostModel, Costs, StepCosts
 from specdec.padding import Padding
-from specdec.record import StepRecord
-from specdec.strategies.merging.padded_cost_model import PaddedCostModel
-from specdec.strategies.merging.sizer import SpeedupSizer
-from specdec.testing.fixed_growth import FixedGrowth
+from specdec.record import Outcome, StepRecord
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
+
+
+def learn(model: CostModel, num_rows: int, width: int, seconds: float) -> None:
+    """Have a model learn from a step; one of a single node is plain."""
+    outcomes = tuple(Outcome(Mock()) for _ in range(num_rows))
+    model.learn(StepRecord("step", outcomes, {"forward": seconds}, width=width), is_plain=width == 1)
 
 
 class Steps:
     """A cost model that learns from steps of given times."""
 
     def __init__(self, learns: bool = True) -> None:
-        self.model = PaddedCostModel(COSTS, 20, learns)
+        self.model = StepCosts(COSTS, 20, learns)
 
     def take(self, num_rows: int, width: int, seconds: float, times: int = 1) -> None:
         for _ in range(times):
-            self.model.learn(num_rows, width, seconds, 0.0, width == 1)
+            learn(self.model, num_rows, width, seconds)
 
     def at(self, num_rows: int, width: int) -> float:
         """The cost of a step, in plain ones."""
@@ -37,17 +41,17 @@ def test_before_any_step_costs_are_those_measured_at_load() -> None:
 
 
 def test_where_passes_are_filled_up_drafts_may_cost_less_than_was_measured() -> None:
-    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, padding=Padding((1, 5, 9))), 8)
+    model = StepCosts(Costs((1, 9), (1.0, 2.0), 1.0, padding=Padding((1, 5, 9))), 8)
     assert model.table(1).costs[1:6] == pytest.approx([1.0, 1.5, 1.5, 1.5, 1.5])
-    for width in (1, 1, 2, 4, 5, 1, 1, 2, 4):  # those of two nodes follow ones of another size, and don't count
-        model.learn(1, width, {1: 1.0, 2: 2.0}.get(width, 1.2), 0.0, width == 1)
+    for width in (1, 1, 2, 4, 5, 1, 1, 2, 4):
+        learn(model, 1, width, {1: 1.0}.get(width, 1.2))
     assert model.table(1).costs[1:6] == pytest.approx([1.0, 1.2, 1.2, 1.2, 1.2])
 
 
 def test_sizes_that_are_filled_up_to_the_same_are_learnt_together() -> None:
-    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, padding=Padding((1, 5, 9))), 8)
+    model = StepCosts(Costs((1, 9), (1.0, 2.0), 1.0, padding=Padding((1, 5, 9))), 8)
     for width in (1, 2, 3, 4):
-        model.learn(1, width, 1.5 if width == 1 else 4.5, 0.0, width == 1)
+        learn(model, 1, width, 1.5 if width == 1 else 4.5)
     assert model.table(1).costs[2:6] == pytest.approx([3.0] * 4)
 
 
@@ -155,66 +159,3 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
         now[0] += 100.0  # what a reader does with it
     assert len(records) > 2
     assert [record.total_seconds for record in records] == [0.0] * len(records)
-
-
-def test_a_pass_of_another_size_than_the_last_one_costs_a_switch_and_spoils_no_other_cost() -> None:
-    """A pass of a node takes 1 s, of up to six 1.1, of up to twelve 1.3, and 0.4 more if the last had another size."""
-    model = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, padding=Padding((1, 6, 12))), 12)
-    last, num_plain = 6, 0
-
-    def take(width: int) -> None:
-        nonlocal last
-        size = next(size for size in (1, 6, 12) if size >= width)
-        seconds = {1: 1.0, 6: 1.1, 12: 1.3}[size] + (0.4 if size != last else 0.0)
-        model.learn(1, width, seconds, 0.0, width == 1)
-        last = size
-
-    for step in range(300):
-        num_plain += model.needs_plain(1)
-        take(1 if model.needs_plain(1) else 12 if step % 20 < 10 else 4)
-    assert num_plain < 30
-    share = 0.4 * 0.4  # of a switch
-    costs = {1: 1.0, 6: 1.1, 12: 1.3}
-    for width in (4, 12, 1):
-        take(width)
-        for size, cost in costs.items():
-            has_share = size != last and min(size, last) > 1  # of one token and more: the sizer's decision
-            assert model.table(1).costs[size] == pytest.approx(cost + (share if has_share else 0.0))
-            assert model.cost_of_switch(1, size) == pytest.approx(0.4 if size != last else 0.0)
-
-
-def test_a_single_slow_change_of_sizes_forbids_no_further_ones_and_is_corrected_by_the_next() -> None:
-    """The first plain step after a padded pass waits for another program, for fifty times what it takes."""
-    model = PaddedCostModel(Costs((1, 6), (1.0, 1.1), 1.0, padding=Padding((1, 6))), 6)
-    num_steps = 0
-
-    def change(seconds: float) -> float:
-        """Change to passes of a token and back; return the cost of both changes."""
-        for width, taken in ((1, seconds), (1, 1.0), (6, 1.1)):
-            model.learn(1, width, taken, 0.0, width == 1)
-        return model.cost_of_changes(1)
-
-    model.learn(1, 6, 1.1, 0.0, False)
-    assert change(50.0) <= 2.0
-    while not model.needs_plain(1) and num_steps <= 250:
-        model.learn(1, 6, 1.1, 0.0, False)
-        num_steps += 1
-    assert num_steps <= 250
-    assert change(1.3) == pytest.approx(0.6)
-    assert [change(seconds) for seconds in (3.0, 3.0, 3.0, 3.0)][-1] == pytest.approx(4.0), (
-        "an expensive one is believed"
-    )
-
-
-def test_drafts_keep_the_size_of_the_last_pass_where_a_switch_costs_more_than_it_brings() -> None:
-    """Of two sizes, the larger brings a little more for its time, but not for a share of a switch."""
-    sizes = list[int]()
-    for last in (6, 12):
-        sizer = SpeedupSizer(
-            PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.1), 1.0, padding=Padding((1, 6, 12))), 12), 0.0
-        )
-        for width, seconds, is_plain in ((12, 1.1, False), (1, 1.4, True), (1, 1.0, True), (last, 1.0, False)):
-            sizer._costs.learn(1, width, seconds, 0.0, is_plain)
-        sizer.balance = 4.0
-        sizes += sizer.sizes([FixedGrowth([0.9, 0.5, 0.4, 0.35, 0.3, *[0.03] * 6])])
-    assert sizes == [6, 12]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from specdec.strategies.trained_heads.candidates import Candidates
+from specdec.heads.strategies.candidates import Candidates
 
 
 @dataclass(frozen=True, slots=True)

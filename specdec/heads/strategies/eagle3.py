@@ -14,17 +14,19 @@ import torch
 from pydantic import Field
 
 from specdec.errors import ModelError
+from specdec.heads.base import HeadRunners
 from specdec.heads.eagle3_folder import REMEDIES, read_head
 from specdec.heads.files import TargetWeights, check_folder
+from specdec.heads.graph_runner import runner_by_torch
 from specdec.heads.local_heads import head_of
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.heads.settings import notes_on_settings
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
+from specdec.heads.strategies.sampled_candidates import DrawingEngine
+from specdec.heads.strategies.target_weights import check_ids, notes_on_target, shared_weights
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
-from specdec.strategies.trained_heads.target_weights import check_ids, notes_on_target, shared_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,9 @@ class Eagle3Proposer(Proposer):
         # A tree that is cut to a chain would lose its true q.
         top_k = self.top_k if host.takes_trees or not host.reads_q else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
-        runner = host.head_runner(head, None if host.reads_q else top_k, self.dtype == "auto")
+        own, num_tokens = host.extension(HeadRunners), None if host.reads_q else top_k
+        may_quantize = self.dtype == "auto"
+        runner = own.runner(head, num_tokens, may_quantize) if own is not None else runner_by_torch(head, num_tokens)
         engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
 

@@ -14,11 +14,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec import Generator, ModelError, demo
 from specdec.heads import local_heads
 from specdec.heads.local_heads import folder_for, head_of, model_digest
+from specdec.heads.strategies.engine import HeadEngine
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.host import Host
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.signals import Hidden
-from specdec.strategies.trained_heads.engine import HeadEngine
 from tests.support.plain import decode_model
 
 SEED, NUM_TOKENS = 11, 24
@@ -155,7 +155,7 @@ def test_where_hidden_states_or_layers_are_unavailable_it_goes_on_without_the_he
         for unable, reason in (
             (replace(host, expect_hidden=refuse), "no hidden states here"),
             (replace(host, num_layers=None), "layers are unknown"),
-            (replace(host, head_runner=never), "weights were read"),
+            (replace(host, extension=never), "weights were read"),
         ):
             engine = AutoProposer().bind(unable)
             assert "eagle3" not in parts_of(engine)
@@ -174,4 +174,4 @@ def test_where_the_time_of_passes_isnt_measured_it_goes_on_without_the_head(
     with Generator(*built_in, **options) as generator:
         result = generator.generate(prompts[0], max_new_tokens=4)
     (note,) = [note for note in result.notes if "head" in note]
-    assert note.startswith(f"drafted without a trained head: auto uses the one in {folder} only where")
+    assert note.startswith("drafted without a trained head: auto uses the head trained for this model on ")

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from specdec.heads.base import Continuations
+from specdec.heads.strategies.candidates import Candidates, fetched
+from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters
+from specdec.heads.strategies.engine import HeadEngine
 from specdec.strategies.base import Drafter
 from specdec.strategies.draft_model.drafts import draw_with_most_likely
 from specdec.strategies.request import Request
-from specdec.strategies.trained_heads.candidates import Candidates, fetched
-from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter, own_drafters
-from specdec.strategies.trained_heads.engine import HeadEngine
 from specdec.tree import ROOT, Budget, DraftTree
 
 

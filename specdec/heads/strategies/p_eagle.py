@@ -17,13 +17,13 @@ from specdec.heads.files import check_folder
 from specdec.heads.p_eagle import PEagleHead, PEagleRunner
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision
+from specdec.heads.strategies.candidates import Candidates, DraftNoise
+from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter
+from specdec.heads.strategies.eagle3 import Eagle3Proposer, HeadFormat
+from specdec.heads.strategies.engine import HeadEngine, TreeOptions
+from specdec.heads.strategies.levels import Levels
 from specdec.strategies.base import Engine
-from specdec.strategies.eagle3 import Eagle3Proposer, HeadFormat
 from specdec.strategies.host import Host
-from specdec.strategies.trained_heads.candidates import Candidates, DraftNoise
-from specdec.strategies.trained_heads.drafter import HeadDrafter, PaysByDrafter
-from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
-from specdec.strategies.trained_heads.levels import Levels
 
 
 class PEagleProposer(Eagle3Proposer):

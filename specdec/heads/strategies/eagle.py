@@ -12,7 +12,7 @@ from pydantic import Field
 
 from specdec.heads.eagle_folder import REMEDY, read_eagle_head
 from specdec.heads.files import check_folder
-from specdec.strategies.eagle3 import Eagle3Proposer, HeadFormat
+from specdec.heads.strategies.eagle3 import Eagle3Proposer, HeadFormat
 
 
 class EagleProposer(Eagle3Proposer):

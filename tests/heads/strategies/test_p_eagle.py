@@ -16,10 +16,10 @@ from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.p_eagle import PEagleRunner
 from specdec.heads.pair_cache import PairCache, append
-from specdec.strategies.eagle import EagleProposer
-from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.strategies.p_eagle import PEagleProposer
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from tests.support.drafts import drafts_of, paths, plain_decodings
 from tests.support.families import SMALL, VOCAB, make

@@ -1,0 +1,36 @@
+"""Trained heads as a plug-in, registered by specdec's own entry point: the core knows none of them by name."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from specdec.heads.local_heads import head_of
+from specdec.heads.strategies.eagle import EagleProposer
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
+from specdec.heads.strategies.medusa import MedusaProposer
+from specdec.heads.strategies.mtp import MtpProposer
+from specdec.heads.strategies.p_eagle import PEagleProposer
+from specdec.plugins.hookspecs import hookimpl
+from specdec.strategies.base import Proposer
+from specdec.strategies.local_source import LocalSource
+
+
+@hookimpl
+def specdec_proposers() -> Mapping[str, type[Proposer]]:
+    return {
+        "eagle": EagleProposer,
+        "eagle3": Eagle3Proposer,
+        "medusa": MedusaProposer,
+        "mtp": MtpProposer,
+        "p_eagle": PEagleProposer,
+    }
+
+
+@hookimpl
+def specdec_local_sources(model: object) -> Sequence[LocalSource]:
+    """Return the head that `specdec train head` made for this very model on this machine."""
+    folder = head_of(model)
+    if folder is None:
+        return []
+    trained = date.fromtimestamp((folder / "config.json").stat().st_mtime)
+    described = f"the head trained for this model on {trained}: {folder}"
+    return [LocalSource(Eagle3Proposer(head=folder), "a trained head", described)]

@@ -1,1 +1,0 @@
-"""Drafts from Medusa's trained heads."""
