@@ -18,6 +18,7 @@ configuration machine
 constraints
 padding tree settings
 layout costs record
+numerics
 sampling
 weights
 models
@@ -26,7 +27,6 @@ backends verifiers
 target
 strategies
 probes
-numerics
 decoding
 requests
 plugins

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.cache import SPARE_SLOTS, RaggedCache, RaggedLayer
-from specdec.backends.hf import HFBackend
+from specdec.backends.hf import HFBackend, SupportedPasses
 from specdec.backends.hidden_states import stacked
 from specdec.backends.output import Output
 from specdec.backends.placement import Placement
@@ -125,12 +125,12 @@ class StaticBackend(HFBackend):
         self._is_hooked = False
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
-    def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
+    def __init__(self, model: PreTrainedModel, compiler: Compiler, passes: SupportedPasses | None = None) -> None:
         if compiler.attention not in {None, SLOT_TABLE}:
             if compiler.bit_exact:  # its shapes follow the text
                 raise ModelError("the static backend has exact numerics on GPUs with Triton only")
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
-        super().__init__(model, compiler)
+        super().__init__(model, compiler, passes)
 
     @classmethod
     def accepts(cls, model: object) -> bool:

@@ -1,6 +1,6 @@
 """Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from specdec.models.unwrapping import remedy_for
 from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import Plugin, Registry
 from specdec.strategies.base import Proposer
+from specdec.target import Target
 
 NOTHING_FAILED: Mapping[str, str] = {}
 
@@ -30,7 +31,7 @@ class ChosenBackend:
     options: BackendOptions
     otherwise: "ChosenBackend | None" = None
 
-    def load(self, model: object, compiler: Compiler) -> Backend:
+    def open(self, model: object, compiler: Compiler, on_close: Callable[[], object] | None = None) -> Target:
         """Load a model for a compiler's layouts, and examine it.
 
         Raises:
@@ -39,16 +40,16 @@ class ChosenBackend:
         from specdec.probes.examination import examine  # which needs transformers
 
         try:
-            backend = examine(self.cls.load(model, compiler, self.options))
+            backend = self.cls.load(model, compiler, self.options)
+            backend, examination = examine(backend, model, compiler, self.options)
         except ModelError as error:
             if self.otherwise is None:
                 raise
             try:
-                return self.otherwise.load(model, compiler)
+                return self.otherwise.open(model, compiler, on_close)
             except ModelError as other:
                 raise other from error
-        backend.options = self.options
-        return backend
+        return Target(backend, compiler, examination, on_close)
 
     def loaded(self, backend: Backend) -> "ChosenBackend":
         """Return the choice that a loaded backend is of."""

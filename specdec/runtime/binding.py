@@ -143,7 +143,7 @@ class Binding:
 
     def open_target(self) -> Target:
         """Load the model once more with the same compiler and a cache of its own."""
-        return Target(self._backend.load(self.model, self.target.compiler), self.target.compiler)
+        return self._backend.open(self.model, self.target.compiler)
 
     def losses(self) -> list[str]:
         """Return a warning for each lossy part: verifier, weights and backend."""
@@ -162,8 +162,8 @@ class Binding:
             return ()
         self._has_noted = True
         engine = (self._note,) if self._note else ()
-        backend = self.target.backend
-        drafts = () if backend.shapes.takes_drafts else (f"decoded without drafts: {backend.reason}",)
+        target = self.target
+        drafts = () if target.shapes.takes_drafts else (f"decoded without drafts: {target.examination.reason}",)
         weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
         return engine + drafts + weights + ignored_defaults(self.model)
 
@@ -213,7 +213,7 @@ class Binding:
         layouts: Layouts = partial(layouts_of, model, choice.weights, self._lease)
         if not backend.cls.runs_layers:
             layouts = partial(stock_alone, choice.weights, backend.name)
-        load = partial(backend.load, model)
+        load = partial(backend.open, model)
         found, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
         backend = backend.loaded(target.backend)
         weights = replace(found, engine=backend.name, runs_layers=backend.cls.runs_layers)
@@ -263,10 +263,10 @@ def _open_draft(registry: Registry, lease: WeightsLease, model: Any) -> Target:
     """Drive a draft model, whose passes need not be exact."""
     compiler, backend = DenseCompiler(), backend_for(registry, "auto", model)
     if not backend.cls.runs_layers:
-        return Target(backend.load(model, compiler), compiler)
+        return backend.open(model, compiler)
     release_weights = lease.acquire_draft(model)
     try:
-        return Target(backend.load(model, compiler), compiler, release_weights)
+        return backend.open(model, compiler, release_weights)
     except BaseException:
         release_weights()
         raise

@@ -1,13 +1,12 @@
 """Drives a model, exactly if possible: tries weight layouts and mask compilers until one is suitable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from specdec.backends.base import Backend, Deviation
 from specdec.costs import NOMINAL_COSTS, Costs
-from specdec.errors import ModelError, in_one_line
+from specdec.errors import ModelError
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
@@ -15,15 +14,13 @@ from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.models.independent_rows import has_kernels
 from specdec.numerics import Mode, Numerics
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
-from specdec.probes.experts import remedy
 from specdec.probes.findings import recalled
-from specdec.probes.walk import walk
 from specdec.runtime.lease import WeightsLease
 from specdec.target import Target
 from specdec.weights.pack_model import Weights, stock_or_refuse
 from specdec.weights.row_independence import PRODUCT
 
-Load = Callable[[Compiler], Backend]
+Load = Callable[[Compiler], Target]
 Layouts = Callable[[Mapping[str, str]], Iterable[Weights]]
 
 
@@ -47,10 +44,11 @@ def drive(
         failed = dict[str, str]()  # by kernel
         for weights in layouts(failed):
             try:
-                target, numerics = drive_with(load, model, compiler)
+                target = load(compiler)
             except ModelError as error:
                 fault, failed[weights.kernel] = error, str(error)
                 continue
+            numerics = target.numerics
             if numerics.is_bit_exact or not must_be_exact:
                 if why_inexact and not must_be_exact:
                     why = _with_hint(why_inexact, model)
@@ -114,43 +112,6 @@ def stock_alone(requested: str, backend: str, failed: Mapping[str, str]) -> Iter
         yield stock_or_refuse(requested, 0, f"backend {backend} lays them out itself")
 
 
-def drive_with(load: Load, model: Any, compiler: Compiler) -> tuple[Target, Numerics]:
-    """Load a model for one compiler, and probe its numerics."""
-    target = Target(load(compiler), compiler)
-    try:
-        return target, _probed(load, model, target)
-    except BaseException:  # Ctrl-C too
-        target.close()
-        raise
-
-
-def _probed(load: Load, model: Any, target: Target) -> Numerics:
-    backend, compiler = target.backend, target.compiler
-    inexact, deviation = backend.inexact, backend.deviation
-    question = _key_of(target)
-    if deviation is None:
-        try:
-            deviation = recalled(model, f"walk {question}", Deviation, lambda: walk(target).deviation())
-        except Exception as fault:  # a third-party backend: decoding may not need what this pass needs
-            inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
-    if deviation.where and not inexact:
-        inexact = f"logits in {deviation.where} have other bits than in plain steps"
-        if compiler.bit_exact:
-            inexact += recalled(
-                model, f"remedy {question}", str, lambda: remedy(model, lambda: _is_exact(load, compiler))
-            )
-    if compiler.bit_exact:
-        return Numerics("exact", inexact, deviation.noise)
-    return Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
-
-
-def _is_exact(load: Load, compiler: Compiler) -> bool:
-    """Return True if the model has the same bits in every pass; it is loaded again, as backends may retain graphs."""
-    backend = load(compiler)
-    with closing(Target(backend, compiler)) as target:
-        return not backend.inexact and not (backend.deviation or walk(target).deviation()).where
-
-
 def costs_of(target: Target, model: Any) -> Costs:
     """Return the costs of a target's passes, measured once for a model, numerics and device.
 
@@ -165,16 +126,9 @@ def costs_of(target: Target, model: Any) -> Costs:
         return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
 
     with suppress(_DecodingError):
-        return recalled(model, f"costs {_key_of(target)}", Costs, measured, keeps=lambda costs: costs.is_clear)
+        return recalled(model, f"costs {target.examination.key}", Costs, measured, keeps=lambda costs: costs.is_clear)
     return NOMINAL_COSTS
 
 
 class _DecodingError(Exception):
     """A request decodes, so nothing is measured."""
-
-
-def _key_of(target: Target) -> str:
-    """Return what a finding about a target depends on, except for the model."""
-    backend = type(target.backend)
-    name = f"{backend.__module__}.{backend.__qualname__} {backend.version}".rstrip()
-    return f"{name} {target.backend.options!r} {target.compiler!r}"

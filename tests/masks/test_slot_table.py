@@ -13,13 +13,13 @@ from specdec.layout import Shapes, SlotTable, Window
 from specdec.masks.attention_kind import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.slot_table.kernel import attend_by_torch
-from specdec.probes.examination import examine
 from specdec.probes.products import Products
 from specdec.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
 from tests.laws.test_backend_laws import plain_of
 from tests.support import families
+from tests.support.examined import examined
 from tests.support.triton_interpreter import needs_triton, run_interpreted
 
 WINDOWS: dict[str, Window | None] = {
@@ -132,15 +132,15 @@ def test_bits_depend_on_neither_the_tree_nor_the_batch_nor_the_cache() -> None:
 @pytest.mark.parametrize("backend", [HFBackend, StaticBackend])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss"])  # full attention; windows and others; sinks
 def test_models_take_trees_with_it(family: str, backend: type[HFBackend]) -> None:
-    loaded = examine(backend.load(families.make(*families.TREES[family]), SlotTableCompiler()))
+    loaded = examined(backend.load(families.make(*families.TREES[family]), SlotTableCompiler()))
     assert loaded.shapes.takes_trees
-    assert not loaded.reason
+    assert not loaded.examination.reason
 
 
 @pytest.mark.parametrize("backend", [HFBackend, StaticBackend])
 def test_a_backend_keeps_its_laws_with_it(backend: type[HFBackend]) -> None:
     model = families.make(*families.TREES["gemma3"])
-    loaded = examine(backend.load(model, SlotTableCompiler()))
+    loaded = examined(backend.load(model, SlotTableCompiler()))
     check_backend(loaded, plain_of(model), seed=3)
 
 
@@ -164,7 +164,7 @@ def test_a_model_that_static_shapes_refuse_is_driven_by_torch(monkeypatch: pytes
 
 def test_walks_through_every_kind_of_pass_find_no_other_bits() -> None:
     compiler = SlotTableCompiler()
-    backend = examine(HFBackend.load(families.make(*families.TREES["llama"]).double(), compiler))
+    backend = examined(HFBackend.load(families.make(*families.TREES["llama"]).double(), compiler))
     assert not walk(Target(backend, compiler)).deviation().where
 
 

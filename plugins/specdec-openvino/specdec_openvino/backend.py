@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.base import Backend, BackendOptions, Examination
 from specdec.backends.output import Output
 from specdec.heads.base import HeadRunner
 from specdec.heads.pair_head import PairHead
@@ -73,7 +73,7 @@ class OpenVINOBackend(Backend):
             padding=padding,
         )
         self.lossy = engine.options.lossy(engine.shapes.dtype)
-        self.inexact = "" if is_exact else _ROUNDS
+        self.examination = Examination(inexact="" if is_exact else _ROUNDS)
         self._blocks = engine.compiled(frozenset()).blocks()
         self._passes = engine.passes(frozenset(), self._blocks, self._filling)
         self._first = 0
