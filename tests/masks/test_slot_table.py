@@ -146,7 +146,7 @@ def test_a_backend_keeps_its_laws_with_it(backend: type[HFBackend]) -> None:
 
 def test_models_on_gpus_are_driven_exactly_by_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = families.make(*families.TREES["llama"])
-    monkeypatch.setattr("specdec.runtime.driving.has_kernels", lambda _: True)
+    monkeypatch.setattr("specdec.runtime.attempts.has_kernels", lambda _: True)
     monkeypatch.setattr("specdec.backends.static._place_of_all", lambda _: "cuda")
     with Generator(model, numerics="exact") as generator:
         assert (generator.mask, generator.weights.engine) == (SlotTableCompiler(), "static")
@@ -185,7 +185,7 @@ def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.Monk
 
 
 def test_what_makes_products_exact_on_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.runtime.driving.has_kernels", lambda _: True)
+    monkeypatch.setattr("specdec.runtime.attempts.has_kernels", lambda _: True)
     dependent = Products(1, 64, "a row of a product with a 64 by 32 matrix depends on the number of rows")
     monkeypatch.setattr("specdec.probes.examination.products_of", lambda *_: dependent)
     with Generator(families.make(*families.TREES["llama"])) as generator:

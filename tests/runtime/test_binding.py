@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Engine, Generator, ModelError, PluginError
 from specdec.backends.hf import HFBackend
-from specdec.runtime import binding
+from specdec.runtime.attempts import Attempts
 from specdec.weights.packing import packed_weights
 from tests.support import families
 from tests.support.scripted import Scripted
@@ -155,14 +155,14 @@ def test_asking_a_closed_generator_for_facts_does_not_open_it(journal: Journal) 
 def test_asking_for_facts_refuses_nobody_who_decodes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     generator = Generator(model, proposer="autoregressive", numerics="fast")
-    asked, told, drive = threading.Event(), threading.Event(), binding.drive
+    asked, told, first = threading.Event(), threading.Event(), Attempts.first
 
     def slow(*given: Any) -> Any:
         asked.set()
         assert told.wait(60)
-        return drive(*given)
+        return first(*given)
 
-    monkeypatch.setattr(binding, "drive", slow)
+    monkeypatch.setattr(Attempts, "first", slow)
     model.to(torch.bfloat16)
     answers: list[Any] = []
     calls: list[Callable[[], Any]] = [lambda: generator.shapes.dtype, lambda: decode(generator).finish_reason]
