@@ -88,7 +88,7 @@ def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
         raise
     if compiler.bit_exact and not passes.shapes.takes_trees:
         no_trees = f"exact attention verifies trees, and this model takes chains only ({passes.reason})"
-        inexact = compiler.refuses(model.dtype) or no_trees
+        inexact = compiler.refuses(model.device, model.dtype) or no_trees
     found = Examination(passes.reason, inexact or tested.deviation.inexact, tested.deviation.noise)
     return backend, found
 

@@ -5,19 +5,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import torch
+
 from specdec.errors import ModelError, RequestError
 from specdec.layout import Compiler
-from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact.compiler import ExactCompiler
-from specdec.masks.slot_table.compiler import SlotTableCompiler
+from specdec.masks.base import MaskCompiler
 from specdec.models.fingerprint import unchanging
-from specdec.models.independent_rows import has_kernels
 from specdec.numerics import Mode
 from specdec.plugins.registry import Registry
 from specdec.runtime.backend_choice import ChosenBackend, LoadedModel, backends_for, why_failed
 from specdec.target import Target
 from specdec.weights.pack_model import Weights, stock_or_refuse
-from specdec.weights.row_independence import PRODUCT
 
 Parts = TypeVar("Parts")
 Layouts = Callable[[Any, Mapping[str, str]], Iterable[Weights]]
@@ -50,7 +48,7 @@ class Attempt:
         backend: drives the model.
         compiler: of the backend's layouts.
         weights: the layout that torch's weights have now.
-        must_be_exact: True for a bit-exact compiler that the numerics, rather than the caller, have chosen.
+        is_named: the caller has chosen the compiler, rather than the numerics.
         why_inexact: why exact numerics, which were tried before, are unavailable, or "".
     """
 
@@ -58,8 +56,13 @@ class Attempt:
     backend: ChosenBackend
     compiler: Compiler
     weights: Weights
-    must_be_exact: bool
+    is_named: bool
     why_inexact: str
+
+    @property
+    def must_be_exact(self) -> bool:
+        """True if the numerics have chosen a bit-exact compiler."""
+        return self.compiler.bit_exact and not self.is_named
 
     def open(self, on_close: Callable[[], object] | None = None) -> Target:
         """Return a target, which holds the examination of the model.
@@ -70,10 +73,16 @@ class Attempt:
         from specdec.probes.examination import examine  # which needs transformers
 
         model, compiler, options = self.loaded.model, self.compiler, self.backend.options
+        if self.backend.cls.runs_layers and not self.is_named and (why := compiler.refuses(model.device, model.dtype)):
+            raise ModelError(why)
         backend, found = examine(self.backend.cls.load(model, compiler, options), model, compiler, options)
         if self.must_be_exact and found.inexact:
             backend.close()
             raise _InexactError(found.inexact)
+        is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)
+        if is_optional and not backend.shapes.takes_trees:
+            backend.close()
+            raise ModelError(f"the model takes chains only with {compiler!r}: {found.reason}")
         if self.why_inexact:
             found = replace(found, inexact=f"exact numerics are unavailable: {self.why_inexact}")
         return Target(backend, compiler, found, on_close)
@@ -124,47 +133,39 @@ class Attempts:
     def _of(self, loaded: LoadedModel) -> Iterator[Attempt]:
         """Yield the attempts with one engine."""
         wanted, why_inexact = self._wanted, ""
-        # If a preferred engine has no exact numerics but torch has, torch is used.
-        mode = "exact" if loaded.engine and wanted.numerics == "auto" else wanted.numerics
         backends = backends_for(self._registry, wanted.backend, loaded.model)
-        for compiler in _compilers(mode, loaded.model) if wanted.compiler is None else [wanted.compiler]:
-            must_be_exact = wanted.compiler is None and compiler.bit_exact
+        is_named = wanted.compiler is not None
+        for compiler in [wanted.compiler] if wanted.compiler else self._compilers(loaded, backends[0]):
             failed = dict[str, str]()  # by kernel
             for weights in self._layouts_for(backends[0], loaded.model, failed):
                 for backend in backends:
                     placed = replace(weights, engine=backend.name, runs_layers=backend.cls.runs_layers)
-                    yield Attempt(loaded, backend, compiler, placed, must_be_exact, why_inexact)
+                    yield Attempt(loaded, backend, compiler, placed, is_named, why_inexact)
                     if not self._is_unsuitable:
                         return
                     failed[weights.kernel] = str(self._fault)
                     if isinstance(self._fault, _InexactError):  # so are other backends
                         break
-            if must_be_exact:
+            if compiler.bit_exact and not is_named:
                 reasons = [*failed.values()]
-                why_inexact = why_inexact or _with_hint(reasons[0], loaded.model)
+                why_inexact = why_inexact or "; ".join(filter(None, [reasons[0], compiler.hint(reasons[0])]))
                 why = f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'"
                 self._fault = ModelError(why)
+
+    def _compilers(self, loaded: LoadedModel, backend: ChosenBackend) -> Iterator[MaskCompiler]:
+        """Yield the compilers that the numerics may choose, those that are bit-exact first."""
+        # If a preferred engine has no exact numerics but torch has, torch is used.
+        mode = "exact" if loaded.engine and self._wanted.numerics == "auto" else self._wanted.numerics
+        device = getattr(loaded.model, "device", torch.device("cpu"))
+        self._fault = ModelError(f"no installed mask compiler offers numerics={mode!r} on {device}")
+        if mode != "fast":
+            yield from self._registry.compilers(device, bit_exact=True, least=0 if mode == "auto" else -1)
+        if mode != "exact":
+            fast = self._registry.compilers(device, bit_exact=False, least=0)
+            # Attention of its own runs among torch's layers alone.
+            yield from (each for each in fast if each.attention is None or backend.cls.runs_layers)
 
     def _layouts_for(self, backend: ChosenBackend, model: Any, failed: Mapping[str, str]) -> Iterable[Weights]:
         if backend.cls.runs_layers:
             return self._layouts(model, failed)
         return [stock_or_refuse(self._wanted.weights, 0, f"backend {backend.name} lays them out itself")]
-
-
-def _with_hint(why: str, model: Any) -> str:
-    """Return the reason, with what else may make the model exact."""
-    if PRODUCT not in why or not has_kernels(getattr(model, "device", None)):
-        return why
-    return f"{why}; numerics='exact' computes linear layers by a kernel of its own, which reads prompts more slowly"
-
-
-def _compilers(mode: Mode, model: Any) -> Iterator[Compiler]:
-    """Yield the compilers of a mode, in the order in which they are tried."""
-    if mode != "fast" and has_kernels(getattr(model, "device", None)):
-        yield SlotTableCompiler()
-        if mode == "exact":  # reading prompts takes several times as long then
-            yield SlotTableCompiler(own_products=True)
-    elif mode != "fast":
-        yield ExactCompiler()
-    if mode != "exact":
-        yield DenseCompiler()

@@ -9,7 +9,7 @@ import torch
 from specdec.backends.base import Backend
 from specdec.backends.output import OutputRow
 from specdec.layout import Compiler
-from specdec.masks.dense import DenseCompiler
+from specdec.plugins.builtins import built_in
 from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 
@@ -32,14 +32,14 @@ def check_backend(
     Args:
         backend: without open rows, before and after the check.
         plain: returns the model's logits after a text, ``(vocab,)``, computed without the backend.
-        compiler: the backend's mask compiler (default: ``DenseCompiler()``).
+        compiler: the backend's mask compiler (default: ``dense``).
         tolerance: the largest difference of a logit that counts as rounding.
         seed: of the texts, trees and choices.
 
     Raises:
         AssertionError: with the law that is broken.
     """
-    case = _Case(Target(backend, compiler or DenseCompiler()), plain, tolerance, np.random.default_rng(seed))
+    case = _Case(Target(backend, compiler or built_in("masks", "dense")), plain, tolerance, np.random.default_rng(seed))
     try:
         for length in (1, *case.rng.integers(1, _LONGEST, size=3).tolist()):
             case.begin(length)

@@ -49,8 +49,12 @@ class Spoiled:
     def register(self) -> None:
         self.compiler.register()
 
-    def refuses(self, dtype: torch.dtype) -> str:
-        return self.compiler.refuses(dtype)
+    @property
+    def has_fixed_shapes(self) -> bool:
+        return self.compiler.has_fixed_shapes
+
+    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
+        return self.compiler.refuses(device, dtype)
 
     def operations(self, device: torch.device) -> AbstractContextManager[object]:
         return self.compiler.operations(device)
