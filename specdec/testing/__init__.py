@@ -1,8 +1,8 @@
 """Tests for your own strategies, acceptance rules and backends: contract checks, exact enumeration, random cases.
 
-- ``check_verifier``, ``check_drafting``, ``check_proposer``, ``check_backend`` and ``check_constraint`` raise
-  AssertionError if a law of the contract is broken: by a rule, by a strategy that samples its candidates together with
-  a rule, by any strategy, by a backend, and by a constraint.
+- ``check_verifier``, ``check_drafting``, ``check_proposer``, ``check_backend``, ``check_mask`` and ``check_constraint``
+  raise AssertionError if a law of the contract is broken: by a rule, by a strategy that samples its candidates together
+  with a rule, by any strategy, by a backend, by a mask compiler with its attention, and by a constraint.
 - ``outcomes`` runs a function once for each combination of its random choices, and returns its exact distribution.
 - ``shapes``, ``distributions`` and ``trees`` are hypothesis strategies for draft shapes, distributions over a
   vocabulary, and trees.
@@ -20,6 +20,7 @@ from specdec.testing.constraints import FixedTokens, check_constraint
 from specdec.testing.drafting import first_drafts
 from specdec.testing.emission import emitted_distribution, expected_length, plain_distribution, target_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
+from specdec.testing.masks import check_mask
 from specdec.testing.tokenizer import toy_tokenizer
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "check_backend",
     "check_constraint",
     "check_drafting",
+    "check_mask",
     "check_proposer",
     "check_verifier",
     "distributions",
