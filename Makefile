@@ -63,7 +63,7 @@ real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
 
 head: real-model
-	$(BIN)/specdec train head --model smollm2 --kind eagle3 --minutes 180 $(RESUME)
+	$(BIN)/specdec train head --model smollm2 --minutes 180 $(RESUME)
 
 # specdec itself fetches SmolLM2, when the demo starts.
 $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml

@@ -33,7 +33,7 @@ CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
 OTHER_HEADS = "tests/strategies/test_other_heads.py"
 MTP, P_EAGLE = "tests/strategies/test_mtp.py", "tests/strategies/test_p_eagle.py"
-TRAINED = "tests/training/test_kinds.py"
+TRAINED = "tests/training/test_eagle3_training.py"
 MOST_SECONDS = 1800
 
 
@@ -49,15 +49,15 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
-        "P-EAGLE trained for the token before",
-        "specdec/training/p_eagle_training.py",
-        (("wanted = place + 2 + step", "wanted = place + 1 + step"),),
+        "a head trained for the token after",
+        "specdec/training/eagle3_training.py",
+        (("[batch.indices - 2 - step]", "[batch.indices - 3 - step]"),),
         (TRAINED,),
     ),
     Mutation(
-        "Medusa trained for the token after",
-        "specdec/training/base.py",
-        (("[batch.indices - 2 - step]", "[batch.indices - 3 - step]"),),
+        "a written head without the factors on the states",
+        "specdec/training/eagle3_training.py",
+        (("other.scales = self.scales", "pass"),),
         (TRAINED,),
     ),
     Mutation(
@@ -505,10 +505,10 @@ MUTATIONS = (
         ("tests/training/test_optimizer.py",),
     ),
     Mutation(
-        "text of another command",
-        "specdec/training/own_text.py",
-        (("!= settings.command", '== ""'),),
-        ("tests/training/test_head_training.py::test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text",),
+        "a training of another kind of head goes on",
+        "specdec/training/checkpoint.py",
+        (('facts.get("kind") == _KIND and ', ""),),
+        ("tests/training/test_head_training.py::test_a_run_that_named_the_kind_of_its_head_goes_on_if_that_is_eagle3",),
     ),
     Mutation(
         "time for text that was lost counts",

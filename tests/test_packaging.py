@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = "specdec", "tests", "docs", "benchmarks", "plugins", "training", ".ci"
+FOLDERS = "specdec", "tests", "docs", "benchmarks", "plugins", "training", ".ci", ".github"
 needs_hatchling = pytest.mark.skipif(
     not all(map(find_spec, ("hatchling", "hatch_fancy_pypi_readme"))), reason="hatchling isn't installed"
 )

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,13 +24,20 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup that all contenders share, and the peers' own Pythons; tokens of ``eos`` end a text."""
+    """The setup that all contenders share.
+
+    Attributes:
+        pythons: the peers' own Pythons.
+        eos: tokens that end a text.
+        checkouts: other folders of this repository, whose code contenders run, as in ``specdec@NAME:METHOD``.
+    """
 
     model: Path
     dtype: str
     threads: int
     pythons: Mapping[str, str]
     eos: tuple[int, ...] = ()
+    checkouts: Mapping[str, Path] = field(default_factory=dict)
 
 
 class Process:
@@ -45,18 +52,22 @@ class Process:
 
     def __init__(self, name: str, setup: Setup) -> None:
         peer, _, method = name.partition(":")
+        peer, _, checkout = peer.partition("@")
         if peer not in PEERS:
             raise PeerError(f"{name}: {peer!r} is no peer; there are {', '.join(PEERS)}")
         python = setup.pythons.get(peer, sys.executable)
         command = [python, "-m", f"benchmarks.peers.{peer}", "--model", str(setup.model.resolve())]
         command += ["--dtype", setup.dtype, "--threads", str(setup.threads), "--method", method]
         command += ["--eos", *map(str, setup.eos)] if setup.eos else []
+        root = setup.checkouts[checkout].resolve() if checkout else _ROOT
+        plugins = os.pathsep.join(map(str, sorted((root / "plugins").glob("specdec-*"))))
         self.name = name
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - open as long as the process
         try:
             self._process = subprocess.Popen(
                 command,
-                cwd=_ROOT,
+                cwd=root,
+                env={**os.environ, "PYTHONPATH": plugins} if checkout else None,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

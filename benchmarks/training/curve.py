@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.training.head_run import Corpus, Point, on_prompts, train_point
-from specdec.training.base import HeadTraining
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.settings import TrainingSettings
 
 LARGE = 2_000_000  # answer tokens from which on batches are twice as large
@@ -85,11 +85,9 @@ class Curve:
     def settings(self, count: int, rate: float) -> TrainingSettings:
         batch = self.arguments.batch * (2 if count >= LARGE else 1)
         at_once = ROWS_AT_ONCE if self.corpus.model.device.type == "cuda" else batch
-        return TrainingSettings(
-            rows_per_batch=batch, rows_per_target_pass=at_once, rate=rate, **self.corpus.kind.schedule
-        )
+        return TrainingSettings(rows_per_batch=batch, rows_per_target_pass=at_once, rate=rate)
 
-    def noted(self, point: Point, head: HeadTraining, measured: dict[str, Any]) -> float:
+    def noted(self, point: Point, head: Eagle3Training, measured: dict[str, Any]) -> float:
         """Write a point's results, and its head if it is the best so far."""
         held_out = float(measured["evaluations"][-1][1]["tokens_per_step"])
         score = measured["prompts"]["tokens_per_step"]["tree of 8"] if self.corpus.answers else held_out

@@ -18,14 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.training.head_run import answer_of, on_prompts
 from specdec import Generator
-from specdec.heads.local_heads import strategy_of
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.merging.draft_sizer import DraftSizer
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.training.kinds import KINDS
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.target import TargetStates
 
 
@@ -56,7 +55,7 @@ def main() -> None:
         prog="python -m benchmarks head_acceptance", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--model", required=True, help="folder of the target")
-    parser.add_argument("--head", type=Path, required=True, help="folder of the head")
+    parser.add_argument("--head", type=Path, required=True, help="folder of an EAGLE-3 head")
     parser.add_argument("--dtype", default="float32", help="of the target")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--nodes", type=int, nargs="+", default=[8, 16], help="draft tokens of merged drafts")
@@ -116,8 +115,7 @@ def on_head(
     model: Any, folder: Path, prompts: Sequence[EncodedPrompt], texts: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
     """The head's figures alone."""
-    kind = KINDS[strategy_of(folder)]
-    training = kind.untrained(model, torch.arange(1)).with_head_of(folder)
+    training = Eagle3Training.from_folder(model, folder)
     target = TargetStates(model, training.layer_ids)
     pairs = zip(prompts, texts, strict=True)
     answers = [answer_of(each.category, each.ids, text, training, target) for each, text in pairs]

@@ -10,17 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.training.replays import (
-    TargetAnswer,
-    TreeShape,
-    chain_drafts,
-    replay_chains,
-    replay_levels,
-    replay_trees,
-)
+from benchmarks.training.replays import TargetAnswer, TreeShape, chain_drafts, replay_chains, replay_trees
 from specdec.training.acceptance import Acceptance
-from specdec.training.base import HeadTraining
-from specdec.training.eagle3_training import Eagle3Training
+from specdec.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.training.loop import Trainer
 from specdec.training.packing import PackedRows, pack
 from specdec.training.settings import TrainingSettings
@@ -28,7 +20,6 @@ from specdec.training.target import TargetStates
 from specdec.training.text import Text
 from specdec.training.vocabulary import draft_vocabulary, token_counts
 
-DEPTH = 5
 SMALL_TREE, LARGE_TREE = TreeShape(8, 5, 8), TreeShape(8, 5, 16)
 ROW_LENGTH = 512
 START_ROWS = 128
@@ -59,7 +50,6 @@ class Corpus:
 
     Attributes:
         model: the target.
-        kind: of the heads to train.
         text: to train on, in random order.
         held_out: to evaluate on.
         answers: the target's answers to prompts that are never trained on.
@@ -67,28 +57,26 @@ class Corpus:
     """
 
     model: Any
-    kind: type[HeadTraining]
     text: Text
     held_out: Text
     answers: list[TargetAnswer]
     overrides: dict[str, Any]
 
 
-def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, dict[str, Any]]:
+def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[Eagle3Training, dict[str, Any]]:
     """Train a head; return it, with what was measured."""
     began, model = time.perf_counter(), corpus.model
     text = corpus.text.first(point.num_answer_tokens)
     vocab_size = len(model.get_input_embeddings().weight)
     vocabulary = draft_vocabulary(text, vocab_size, point.draft_vocab_size)
-    training = corpus.kind.untrained(model, vocabulary, **corpus.overrides)
+    training = Eagle3Training.untrained(model, vocabulary, **corpus.overrides)
     target = TargetStates(model, training.layer_ids)
     shuffle = np.random.default_rng(seed)
     rows = joined([pack(text, ROW_LENGTH, shuffle) for _ in range(point.passes)])
     held_out = pack(corpus.held_out, ROW_LENGTH, shuffle)
-    generator = torch.Generator(model.device).manual_seed(seed)
-    trainer = Trainer(training, target, held_out, point.settings, generator)
+    trainer = Trainer(training, target, held_out, point.settings)
     prepared = time.perf_counter() - began
-    explained = trainer.start(rows[:START_ROWS])
+    explained = trainer.start(rows[:START_ROWS], torch.Generator(model.device).manual_seed(seed))
     before = trainer.evaluate()
     started = time.perf_counter() - began - prepared
     run = trainer.train(rows)
@@ -96,7 +84,6 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
     counts = token_counts(corpus.held_out, vocab_size)
     measured = {
         "name": point.name,
-        "kind": training.strategy,
         "weights": sum(each.numel() for each in training.head.parameters()),
         "num_answer_tokens": run.num_answer_tokens,
         "num_tokens": run.num_tokens,
@@ -116,11 +103,11 @@ def train_point(corpus: Corpus, point: Point, seed: int) -> tuple[HeadTraining, 
 
 
 def answer_of(
-    category: str, prompt: Sequence[int], text: Sequence[int], training: HeadTraining, target: TargetStates
+    category: str, prompt: Sequence[int], text: Sequence[int], training: Eagle3Training, target: TargetStates
 ) -> TargetAnswer:
     """A target's answer to a prompt, with the states that a head reads."""
     tokens = torch.tensor([*prompt, *text], device=training.device)
-    return TargetAnswer(category, tokens, len(prompt), training.read(target.of(tokens[None]))[0])
+    return TargetAnswer(category, tokens, len(prompt), target.of(tokens[None]).layers[0])
 
 
 def joined(parts: list[PackedRows]) -> PackedRows:
@@ -133,14 +120,15 @@ def described(found: Acceptance) -> dict[str, Any]:
     return asdict(found) | {"tokens_per_step": found.tokens_per_step}
 
 
-def on_prompts(training: HeadTraining, answers: list[TargetAnswer]) -> dict[str, Any]:
+def on_prompts(training: Eagle3Training, answers: list[TargetAnswer]) -> dict[str, Any]:
     """Replay the target's answers with a head's chains and trees; figures over all answers and by category."""
     began = time.perf_counter()
     right = [chain_drafts(training, answer, DEPTH) for answer in answers]
+    head = copy.deepcopy(training.head).float()
     steps = {f"chain of {depth}": [replay_chains(*each, depth) for each in zip(right, answers, strict=True)]
              for depth in range(1, DEPTH + 1)}  # fmt: skip
     for shape in (SMALL_TREE, LARGE_TREE):
-        steps[f"tree of {shape.num_nodes}"] = trees(training, answers, shape)
+        steps[f"tree of {shape.num_nodes}"] = replay_trees(head, answers, shape)
     tokens = [answer.num_answer for answer in answers]
     categories: dict[str, dict[str, float]] = defaultdict(dict)
     for name in dict.fromkeys(answer.category for answer in answers):
@@ -155,13 +143,6 @@ def on_prompts(training: HeadTraining, answers: list[TargetAnswer]) -> dict[str,
         "by_category": dict(categories),
         "seconds": time.perf_counter() - began,
     }
-
-
-def trees(training: HeadTraining, answers: list[TargetAnswer], shape: TreeShape) -> list[int]:
-    """The steps in which a head's trees give each answer."""
-    if type(training) is Eagle3Training:
-        return replay_trees(copy.deepcopy(training.head).float(), answers, shape)
-    return [replay_levels(training, answer, shape) for answer in answers]
 
 
 def acceptance_by_depth(right: list[torch.Tensor], answers: list[TargetAnswer]) -> list[float]:

@@ -28,16 +28,15 @@ from safetensors.torch import load_file
 from specdec import demo
 from specdec.training import HeadSettings, Progress, Watch, train_head, write_own_text
 from specdec.training.acceptance import held_out_acceptance
-from specdec.training.base import DEPTH
 from specdec.training.checkpoint import FILE as CHECKPOINT
-from specdec.training.kinds import KINDS
-from specdec.training.own_text import FILE as TEXT
+from specdec.training.disk import TEXT
+from specdec.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.training.packing import pack
 from specdec.training.target import TargetStates
 from specdec.training.text import Text
 
 SETTINGS = HeadSettings(
-    minutes=0.5, kind="eagle3", text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5
+    minutes=0.5, text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5
 )  # fmt: skip
 TEXT_FOR_ALL = SETTINGS.model_copy(update={"minutes": 0.1, "seed": 2})
 SECONDS_PER_READING = 0.15
@@ -158,7 +157,7 @@ def table(out: Path, kills: dict[str, int]) -> list[str]:
     for name, count in kills.items():
         folder = out / name
         own, (differ, num_tensors), ended = documents(folder), difference(expected, folder), figures(folder)
-        training = KINDS[SETTINGS.kind].untrained(model, torch.arange(1)).with_head_of(folder)
+        training = Eagle3Training.from_folder(model, folder)
         found = held_out_acceptance(training, TargetStates(model, training.layer_ids), rows, DEPTH, 8)
         cells = (
             name.replace("_", " "), count, f"{ended['answer_tokens']:,}", len(own), len(own & written),

@@ -20,8 +20,7 @@ from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, answer_of, on_prompts
 from benchmarks.training.replays import TargetAnswer
 from specdec.models.fused_attention import without_cudnn
-from specdec.training.base import HeadTraining
-from specdec.training.kinds import KINDS
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings
@@ -49,26 +48,25 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> None:
         model=Path(arguments.model).name,
         arguments={k: str(v) for k, v in vars(arguments).items()},
     )
-    kind, sizes = KINDS[arguments.kind], json.loads(arguments.sizes)
-    untrained = kind.untrained(model, torch.arange(min(arguments.vocabulary, model.config.vocab_size)), **sizes)
+    sizes, num_draft_ids = json.loads(arguments.sizes), min(arguments.vocabulary, model.config.vocab_size)
+    untrained = Eagle3Training.untrained(model, torch.arange(num_draft_ids), **sizes)
     answers = prompt_answers(arguments, untrained)
     results.write(f"{len(answers)} prompts answered, {sum(answer.num_answer for answer in answers)} tokens")
     if arguments.head:
-        given = untrained.with_head_of(arguments.head)
+        given = Eagle3Training.from_folder(model, arguments.head)
         results.write("given head measured", given_head=on_prompts(given, answers))
     if not arguments.answer_tokens:
         return
     text = own_text(arguments, model, results)
     order = np.random.default_rng(arguments.seed).permutation(len(text))
     num_held_out = min(arguments.held_out, len(text) // 10)
-    corpus = Corpus(model, kind, text.select(order[num_held_out:]), text.select(order[:num_held_out]), answers, sizes)
+    corpus = Corpus(model, text.select(order[num_held_out:]), text.select(order[:num_held_out]), answers, sizes)
     Curve(arguments, corpus, results).run()
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks learning_curve", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="folder of the target")
-    parser.add_argument("--kind", choices=list(KINDS), default="eagle3", help="kind of the heads")
     parser.add_argument("--out", type=Path, required=True, help="folder for the results and the best head")
     parser.add_argument("--prompts", type=Path, help="JSON Lines with category and prompt_ids, never trained on")
     parser.add_argument("--head", type=Path, help="measure this head on the prompts first")
@@ -97,8 +95,8 @@ def parsed() -> argparse.Namespace:
 
 
 @torch.no_grad()
-def prompt_answers(arguments: argparse.Namespace, untrained: HeadTraining, most: int = 128) -> list[TargetAnswer]:
-    """The target's own greedy answers to the prompts, in float32, with the states that heads of a kind read."""
+def prompt_answers(arguments: argparse.Namespace, untrained: Eagle3Training, most: int = 128) -> list[TargetAnswer]:
+    """The target's own greedy answers to the prompts, in float32, with the states that heads read."""
     device = untrained.device
     if not arguments.prompts:
         return []

@@ -9,9 +9,8 @@ from specdec.heads.drafting import grow
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.torch_runner import TorchRunner
-from specdec.strategies.trained_heads.levels import Levels
 from specdec.training.acceptance import correct_drafts
-from specdec.training.base import DEPTH, HeadTraining
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.packing import PackedRows
 
 
@@ -47,7 +46,7 @@ class TargetAnswer:
 
 
 @torch.no_grad()
-def chain_drafts(training: HeadTraining, answer: TargetAnswer, depth: int) -> torch.Tensor:
+def chain_drafts(training: Eagle3Training, answer: TargetAnswer, depth: int) -> torch.Tensor:
     """Return (length, depth), True where the head's chain from a position is right up to a depth."""
     rows = answer.row()
     return correct_drafts(training, answer.read[None], rows, rows.visible(), depth)[0].cumprod(-1).bool()
@@ -96,29 +95,6 @@ def replay_trees(head: Eagle3Head, answers: Sequence[TargetAnswer], shape: TreeS
         for row, drafted, parents in zip(active, trees.tokens.tolist(), trees.parents.tolist(), strict=True):
             known[row] += num_accepted(drafted, parents, answers[row].tokens[known[row] :].tolist()) + 1
             steps[row] += 1
-    return steps
-
-
-@torch.no_grad()
-def replay_levels(training: HeadTraining, answer: TargetAnswer, shape: TreeShape) -> int:
-    """Return the steps in which trees give an answer, of a head that predicts all depths at once.
-
-    The trees have the most probable paths of ``shape.width`` candidates per depth, as the head's strategy builds them.
-    """
-    rows, text = answer.row(), answer.tokens.tolist()
-    outs = training.outs(answer.read[None], rows, rows.visible(), DEPTH)
-    first = answer.num_prompt - 1
-    found = [
-        training.logits(out[0, first:], step).float().log_softmax(-1).topk(shape.width) for step, out in enumerate(outs)
-    ]
-    tokens = torch.stack([training.target_ids[each.indices] for each in found], 1).tolist()
-    log_probs = torch.stack([each.values for each in found], 1).tolist()
-    known, steps = answer.num_prompt + 1, 1
-    while known < len(text):
-        levels = Levels(tokens[known - 2 - first], log_probs[known - 2 - first])
-        drafted = levels.candidates(shape.num_nodes, DEPTH)
-        known += num_accepted(drafted.tokens, drafted.parents, text[known:]) + 1
-        steps += 1
     return steps
 
 

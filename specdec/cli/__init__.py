@@ -27,8 +27,7 @@ from specdec.cli.plugin_list import plugins
 from specdec.cli.prepare import prepare
 from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
-from specdec.cli.train_consistency import train_consistency
-from specdec.cli.train_head import train
+from specdec.cli.train_head import refuse_consistency, train
 from specdec.cli.tuning import tune
 from specdec.cli.usage_errors import show
 from specdec.errors import SpecdecError, memory_ran_out
@@ -84,8 +83,9 @@ for command in _COMMANDS:
     app.command()(_with_version(command))
 _training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _training.command("head")(_with_version(train))
-_training.command("consistency")(_with_version(train_consistency))
-app.add_typer(_training, name="train", help="Train a draft head for a model, or tune a copy of it.")
+_any_options = {"ignore_unknown_options": True, "allow_extra_args": True}
+_training.command("consistency", hidden=True, context_settings=_any_options)(refuse_consistency)
+app.add_typer(_training, name="train", help="Train a draft head for a model.")
 
 
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO

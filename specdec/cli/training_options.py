@@ -1,4 +1,4 @@
-"""The options that the commands that train have in common: time, place, prompts, and how a run goes on."""
+"""The options of a run that writes text and trains on it: time, place, prompts, and how it goes on."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""Progress of the commands that train."""
+"""Progress of a training run."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -66,7 +66,8 @@ def _refused_value(error: Any) -> str:
 def _hint(error: Exception) -> str:
     """Return a remedy that the argument parser doesn't add to a usage error, or ""."""
     command = getattr(getattr(error, "ctx", None), "command", None)
-    parameters, commands = getattr(command, "params", ()), [*getattr(command, "commands", {})]
+    parameters, subcommands = getattr(command, "params", ()), getattr(command, "commands", {})
+    commands = [name for name, each in subcommands.items() if not each.hidden]
     if "unexpected extra argument" in str(error):
         kinds = {each.name: each.param_type_name for each in parameters}
         if kinds.get("prompt") == "argument":

@@ -1,7 +1,7 @@
 """Folders of EAGLE-3 heads: published ones are read, and ours are written so that vLLM, SGLang and llama.cpp read them.
 
 Read are the official layout, SpecForge's and ``speculators``', as safetensors or as a ``.bin`` file of plain tensors.
-P-EAGLE heads are read and written in ``speculators``' layout.
+P-EAGLE heads are read in ``speculators``' layout.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,15 @@ from specdec.heads.files import (
     read_tensors,
     write_folder,
 )
-from specdec.heads.kinds import STRATEGIES
 from specdec.heads.p_eagle import PEagleHead
 from specdec.heads.settings import check_layers, check_settings, understood
 
+ARCHITECTURE = "LlamaForCausalLMEagle3"  # in the configurations of folders that are written
 REMEDIES = {
     "eagle3": "give the folder of an EAGLE-3 head that was trained for this model",
     "peagle": "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model",
 }
+_STRATEGIES = {"eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "peagle": "p_eagle"}  # by kind
 _OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -93,29 +94,12 @@ def write_head(
         with_output: False leaves out the output matrix and the map of the vocabulary, for a head with the target's own
             output matrix over the full vocabulary; readers then share the target's.
     """
-    tensors = _tensors_of(head)
+    own = {"embed_tokens.weight": head.embeddings} if head.owns_embeddings else {}
+    tensors = head.state_dict() | own
     if not with_output:
         for name in ("lm_head.weight", "d2t", "t2d"):
             del tensors[name]
     write_folder(folder, tensors, _written_config(head.config, num_layers) | (special_tokens or {}))
-
-
-def write_p_eagle_head(head: PEagleHead, folder: Path, num_layers: int, target: str) -> None:
-    """Write a head in bfloat16, in ``speculators``' layout.
-
-    Args:
-        head: the head; its states aren't scaled.
-        folder: created if it doesn't exist.
-        num_layers: number of the target's layers.
-        target: the target's name.
-    """
-    tensors = {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in _tensors_of(head).items()}
-    write_folder(folder, tensors, _written_p_eagle_config(head.config, num_layers, target))
-
-
-def _tensors_of(head: Eagle3Head) -> dict[str, torch.Tensor]:
-    own = {"embed_tokens.weight": head.embeddings} if head.owns_embeddings else {}
-    return head.state_dict() | own
 
 
 def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:
@@ -131,8 +115,8 @@ def _check_kind(folder: Path, settings: dict[str, Any], tensors: Mapping[str, to
     kind = _kind_of(settings, tensors)
     if kind != needed:
         found = f"{_OTHER_KINDS.get(kind, f'a {kind}')} head, which specdec doesn't read"
-        if kind in STRATEGIES:
-            found = f"a head that {STRATEGIES[kind]}:head=FOLDER reads"
+        if kind in _STRATEGIES:
+            found = f"a head that {_STRATEGIES[kind]}:head=FOLDER reads"
         raise ModelError(f"{folder} holds {found}: {REMEDIES[needed]}")
     layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
     if needed == "eagle3" and layers != 1:
@@ -208,11 +192,19 @@ def _check_vocabulary(folder: Path, head: Eagle3Head, has_map: bool, remedy: str
 
 def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
     """Return a config.json; layer numbers are left out where they are the layout's default, which all readers know."""
+    sizes = {
+        "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
+        "rope_parameters", "max_position_embeddings", "vocab_size",
+    }  # fmt: skip
     settings: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLMEagle3"],
+        "architectures": [ARCHITECTURE],
         "model_type": "llama",
         "num_hidden_layers": 1,
-        **_layer_sizes(config),
+        **config.model_dump(include=sizes),
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
         "draft_vocab_size": config.draft_vocab_size,
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
@@ -223,44 +215,3 @@ def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
     if config.target_hidden_size != config.hidden_size:
         settings["target_hidden_size"] = config.target_hidden_size
     return settings | {name: True for name in _VARIANTS if getattr(config, name)}
-
-
-def _written_p_eagle_config(config: PEagleConfig, num_layers: int, target: str) -> dict[str, Any]:
-    method = {"proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1, "accept_tolerance": 0.0}
-    return {
-        "architectures": ["PEagleSpeculator"],
-        "speculators_model_type": "peagle",
-        "transformer_layer_config": {
-            "model_type": "llama",
-            "num_hidden_layers": config.num_layers,
-            **_layer_sizes(config),
-        },
-        "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "mask_token_id": config.mask_token_id,
-        _LAYER_IDS: list(config.target_layers(num_layers)),
-        **{name: getattr(config, name) for name in _VARIANTS},
-        "speculators_config": {
-            "algorithm": "peagle",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [method],
-            "verifier": {"name_or_path": target, "architectures": []},
-        },
-        "torch_dtype": "bfloat16",
-    }
-
-
-def _layer_sizes(config: Eagle3Config) -> dict[str, Any]:
-    """Return the settings of the head's layers, as of a ``LlamaConfig``."""
-    return {
-        **config.model_dump(
-            include={
-                "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-                "rms_norm_eps", "rope_parameters", "max_position_embeddings", "vocab_size",
-            }
-        ),
-        "rope_theta": config.rope_parameters["rope_theta"],
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-    }  # fmt: skip

@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-from specdec.errors import ModelError
-from specdec.heads.kinds import STRATEGIES
 from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.fingerprint import fingerprint_of
@@ -46,24 +44,6 @@ def head_of(model: object) -> Path | None:
         return None
     digest = _cached_digest(model) if known else ""
     return folder_for(digest) if digest in known else None
-
-
-def strategy_of(folder: Path) -> str:
-    """Return the name of the strategy that drafts with the head that was trained here in a folder.
-
-    Raises:
-        ModelError: its configuration is damaged.
-    """
-    config = folder / "config.json"
-    try:
-        settings = json.loads(config.read_text(encoding="utf-8"))
-        kind = str(settings.get("speculators_model_type") or settings["model_type"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"the head in {folder} has a damaged configuration: remove {config}, and train the head again "
-            "(`specdec train head --resume`)"
-        ) from error
-    return STRATEGIES.get(kind, "eagle3")  # EAGLE-3 folders name their layer's type, such as llama
 
 
 def folder_for(digest: str) -> Path:
@@ -101,8 +81,7 @@ def _may_fit(path: Path, model: object) -> bool:
     text = _text_config(model)
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        layer = settings.get("transformer_layer_config", settings)
-        return text is not None and bool(layer["hidden_size"] == getattr(text, "hidden_size", None))
+        return text is not None and bool(settings["hidden_size"] == getattr(text, "hidden_size", None))
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return True  # a damaged head is reported to the model that it was trained for
 

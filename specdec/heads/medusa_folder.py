@@ -27,7 +27,6 @@ from specdec.heads.files import (
     first_of,
     read_config,
     read_tensors,
-    write_folder,
 )
 from specdec.heads.medusa import MedusaWeights, ResBlock
 from specdec.heads.settings import check_settings, understood
@@ -106,41 +105,6 @@ def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -
         for head in range(parts.num_heads)
     ]
     return MedusaWeights(blocks, [output.to(device, dtype) for output in outputs], target_ids.to(device))
-
-
-def write_medusa_heads(weights: MedusaWeights, folder: Path, vocab_size: int) -> None:
-    """Write heads in bfloat16, in vLLM's layout.
-
-    Args:
-        weights: of the heads.
-        folder: created if it doesn't exist.
-        vocab_size: size of the target's vocabulary.
-    """
-    tensors = dict[str, torch.Tensor]()
-    for head, blocks in enumerate(weights.blocks):
-        for number, block in enumerate(blocks):
-            tensors[f"blocks.{head}.layers.{number}.weight"] = block.weight
-            if block.bias is not None:
-                tensors[f"blocks.{head}.layers.{number}.bias"] = block.bias
-    is_shared = len(weights.outputs) == 1
-    for head, output in enumerate(weights.outputs):
-        tensors["lm_head.weight" if is_shared else f"lm_heads.{head}.weight"] = output
-    size, hidden = weights.outputs[0].shape
-    if size < vocab_size:
-        tensors["token_map"] = weights.target_ids
-    settings = {
-        "architectures": ["MedusaModel"],
-        "model_type": "medusa",
-        "hidden_size": hidden,
-        "vocab_size": vocab_size,
-        "truncated_vocab_size": size,
-        "num_heads": weights.num_heads,
-        "num_hidden_layers": len(weights.blocks[0]),
-        "medusa_fc_bias": True,
-        "original_lm_head": is_shared,
-        "torch_dtype": "bfloat16",
-    }
-    write_folder(folder, tensors, settings)
 
 
 def _parts_of(tensors: Tensors) -> _Parts:

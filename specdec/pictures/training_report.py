@@ -10,7 +10,6 @@ from specdec.comparison.page_environment import page_environment
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, select
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import ComparisonSession
-from specdec.heads.local_heads import strategy_of
 from specdec.machine.extras import needs
 from specdec.machine.facts import machine_facts
 from specdec.pictures.training_figures import curves
@@ -52,7 +51,7 @@ def measure_head(
     Raises:
         SpecdecError: a strategy can't decode the prompts, or not every one has decoded one in this time.
     """
-    head = f"{strategy_of(folder)}:head={folder}"
+    head = f"eagle3:head={folder}"
     strategies = {_WITHOUT: "auto:head=false", "the head alone": head, _WITH: f"auto+{head}"}
     chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
     with ComparisonSession(

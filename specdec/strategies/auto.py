@@ -3,7 +3,6 @@
 A head that was trained for this very model on this machine is one more source.
 """
 
-from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import ClassVar
@@ -11,23 +10,15 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.heads.local_heads import head_of, strategy_of
+from specdec.heads.local_heads import head_of
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.eagle3 import Eagle3Proposer
 from specdec.strategies.host import Host
-from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.p_eagle import PEagleProposer
 from specdec.strategies.signals import Hidden, Signal
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
-
-READERS: Mapping[str, type[Eagle3Proposer | MedusaProposer]] = {
-    "eagle3": Eagle3Proposer,
-    "medusa": MedusaProposer,
-    "p_eagle": PEagleProposer,
-}
 
 
 class AutoProposer(Proposer):
@@ -53,19 +44,11 @@ class AutoProposer(Proposer):
         """Return the merge that this strategy is short for.
 
         Args:
-            head: a trained head's folder.
-
-        Raises:
-            ModelError: the folder's configuration is damaged, or its head isn't one that is trained here.
+            head: folder of an EAGLE-3 head.
         """
         sources: list[Proposer] = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()]
         if head is not None:
-            if (strategy := strategy_of(head)) not in READERS:
-                raise ModelError(
-                    f"auto drafts with heads for {', '.join(READERS)}, and the one in {head} is for {strategy}: give "
-                    f"auto+{strategy}:head={head}, or remove the folder"
-                )
-            sources.append(READERS[strategy](head=head))
+            sources.append(Eagle3Proposer(head=head))
         return MergedProposer(proposers=sources, loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:

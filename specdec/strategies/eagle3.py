@@ -13,8 +13,10 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
+from specdec.errors import ModelError
 from specdec.heads.eagle3_folder import REMEDIES, read_head
 from specdec.heads.files import TargetWeights, check_folder
+from specdec.heads.local_heads import head_of
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision, dtype_of
 from specdec.heads.settings import notes_on_settings
@@ -22,7 +24,7 @@ from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
-from specdec.strategies.trained_heads.target_weights import check_ids, head_folder, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target_weights import check_ids, notes_on_target, shared_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Eagle3Proposer(Proposer):
             self._format.check(self.head.expanduser())
 
     def bind(self, host: Host) -> Engine:
-        folder = head_folder(host, self.head, self.name)
+        folder = _local_head(host) if self.head is None else self.head.expanduser()
         weights = shared_weights(host, f"the head in {folder} reads")
         head = self._format.read(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of a head that was trained for this model"
@@ -105,3 +107,18 @@ class Eagle3Proposer(Proposer):
         runner = host.head_runner(head, None if host.reads_q else top_k, self.dtype == "auto")
         engine = DrawingEngine if host.reads_q else HeadEngine
         return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
+
+
+def _local_head(host: Host) -> Path:
+    """Return the folder of the head that was trained on this machine for the target.
+
+    Raises:
+        ModelError: there is none.
+    """
+    folder = head_of(host.model)
+    if folder is None:
+        raise ModelError(
+            "no head was trained for this model on this machine: give head=FOLDER, or run `specdec train head --model "
+            "MODEL`"
+        )
+    return folder

@@ -71,11 +71,7 @@ class PEagleProposer(Eagle3Proposer):
     name: ClassVar[str] = "p_eagle"
     _format: ClassVar[HeadFormat] = HeadFormat(read_p_eagle_head, partial(check_folder, remedy=REMEDIES["peagle"]))
 
-    head: Path | None = Field(
-        default=None,
-        description="folder of the head; by default the one that `specdec train head --kind p_eagle` made for this "
-        "model",
-    )
+    head: Path = Field(description="folder of the head")
     top_k: int = Field(default=4, ge=1, description="candidates of each position; 1 if the target supports no trees")
     depth: int = Field(default=5, ge=1, description="longest path, all of which is drafted in one pass")
 

@@ -1,37 +1,28 @@
-"""Training on text that a model writes itself: draft heads, and models for Jacobi decoding."""
+"""Training of draft heads on text that their model writes itself."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specdec.training.progress import Plan, Progress, Watch
-from specdec.training.settings import ConsistencySettings, HeadSettings
+from specdec.training.settings import HeadSettings
 
 if TYPE_CHECKING:
-    from specdec.training.consistency_run import train_consistency
     from specdec.training.head_training import train_head, write_own_text
     from specdec.training.run import TrainedHead
-    from specdec.training.tuned_model import NoBetterModelError, TunedModel
 
 __all__ = [
-    "ConsistencySettings",
     "HeadSettings",
-    "NoBetterModelError",
     "Plan",
     "Progress",
     "TrainedHead",
-    "TunedModel",
     "Watch",
-    "train_consistency",
     "train_head",
     "write_own_text",
 ]
 
 # The training itself is imported at first use: it needs transformers' models.
 _HOMES = {
-    "NoBetterModelError": "tuned_model",
     "TrainedHead": "run",
-    "TunedModel": "tuned_model",
-    "train_consistency": "consistency_run",
     "train_head": "head_training",
     "write_own_text": "head_training",
 }

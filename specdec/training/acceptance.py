@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.training.base import HeadTraining
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.packing import PackedRows
 from specdec.training.target import TargetStates
 
@@ -30,16 +30,16 @@ class Acceptance:
 
 
 def correct_drafts(
-    training: HeadTraining, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, depth: int
+    training: Eagle3Training, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, depth: int
 ) -> torch.Tensor:
     """Return (rows, length, depth), True at (i, d) where the head's token for x_{i+2+d} is the text's.
 
-    Heads that read drafted tokens are fed the true ones. Positions without that many following tokens count as wrong.
+    The head is fed the true tokens. Positions without that many following tokens count as wrong.
     """
     outs = training.outs(read, rows, visible, depth)
     found = []
     for step, out in enumerate(outs):
-        drafted = training.target_ids[training.logits(out, step).argmax(-1)]
+        drafted = training.head.target_ids[training.head.logits(out).argmax(-1)]
         shift = 2 + step
         found.append((drafted == rows.tokens.roll(-shift, 1)) & _reaches(rows, shift))
     return torch.stack(found, -1)
@@ -54,7 +54,7 @@ def _reaches(rows: PackedRows, shift: int) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_acceptance(
-    training: HeadTraining, target: TargetStates, rows: PackedRows, depth: int, batch: int
+    training: Eagle3Training, target: TargetStates, rows: PackedRows, depth: int, batch: int
 ) -> Acceptance:
     """Measure a head on packed rows of answers.
 
@@ -71,8 +71,8 @@ def held_out_acceptance(
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch].to(device)
         visible = part.visible()
-        read = training.read(target.of(part.tokens, part.positions, visible))
-        correct = correct_drafts(training, read, part, visible, depth)
+        states = target.of(part.tokens, part.positions, visible)
+        correct = correct_drafts(training, states.layers, part, visible, depth)
         counted = part.is_answer.roll(-2, 1) & _reaches(part, 1 + depth)
         chosen = correct[counted].float()
         accuracy += chosen.sum(0)

@@ -2,12 +2,9 @@
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -18,7 +15,8 @@ from specdec.training.disk import PART
 from specdec.training.run import Resumed, Run
 
 FILE = "training.safetensors"
-UNREADABLE = OSError, ValueError, KeyError, TypeError, SafetensorError
+_KIND = "eagle3"  # of the head; runs that trained other kinds don't go on
+_UNREADABLE = OSError, ValueError, KeyError, TypeError, SafetensorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +24,12 @@ class Checkpoint:
     """A training run at one of its evaluations.
 
     Attributes:
-        kind: of the head.
         num_documents: of the text that it trains on.
         seconds: planned for the training.
         best: acceptance of the head in the folder; None without one.
         resumed: what ``Trainer.train`` goes on from.
     """
 
-    kind: str
     num_documents: int
     seconds: float
     best: Acceptance | None
@@ -41,48 +37,32 @@ class Checkpoint:
 
     def save(self, folder: Path) -> None:
         """Replace the folder's checkpoint."""
-        facts = {"kind": self.kind, "num_documents": self.num_documents, "seconds": self.seconds}
+        facts = {"kind": _KIND, "num_documents": self.num_documents, "seconds": self.seconds}
         facts |= {"best": self.best and asdict(self.best), "run": asdict(self.resumed.run)}
-        write_state(folder, facts, self.resumed.tensors)
+        on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in self.resumed.tensors.items()}
+        partial = folder / f"{PART}{os.getpid()}-{FILE}"
+        try:
+            save_file(on_cpu, partial, metadata={"specdec": json.dumps(facts)})
+            put_in_place(partial, folder / FILE)
+        finally:
+            partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: Path, num_documents: int) -> "Checkpoint | None":
         """Return the folder's checkpoint, with its tensors on the CPU.
 
-        None if there is none for a text of ``num_documents``, or it is damaged.
+        None if there is none for an EAGLE-3 head and a text of ``num_documents``, or it is damaged.
         """
         try:
-            facts, tensors = read_state(folder)
+            with safe_open(folder / FILE, framework="pt") as file:
+                facts = json.loads(file.metadata()["specdec"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             best = TypeAdapter(Acceptance | None).validate_python(facts["best"])
             resumed = Resumed(TypeAdapter(Run).validate_python(facts["run"]), tensors)
-            checkpoint = cls(str(facts["kind"]), facts["num_documents"], facts["seconds"], best, resumed)
-        except UNREADABLE:
+            checkpoint = cls(facts["num_documents"], facts["seconds"], best, resumed)
+        except _UNREADABLE:
             return None
-        return checkpoint if checkpoint.num_documents == num_documents else None
-
-
-def write_state(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Replace the folder's checkpoint.
-
-    Args:
-        folder: the run's folder.
-        facts: what JSON can write.
-        tensors: by name, on any device; none may share memory.
-    """
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    partial = folder / f"{PART}{os.getpid()}-{FILE}"
-    try:
-        save_file(on_cpu, partial, metadata={"specdec": json.dumps(facts)})
-        put_in_place(partial, folder / FILE)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return the facts and the tensors, on the CPU, of the folder's checkpoint; one of ``UNREADABLE`` without one."""
-    with safe_open(folder / FILE, framework="pt") as file:
-        facts = json.loads(file.metadata()["specdec"])
-        return facts, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        return checkpoint if facts.get("kind") == _KIND and checkpoint.num_documents == num_documents else None
 
 
 def remove_checkpoint(folder: Path) -> None:

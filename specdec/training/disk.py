@@ -12,7 +12,7 @@ from specdec.errors import RequestError
 TEXT = "text.npz"
 PART = ".specdec-part-"  # begins the names of unfinished files
 # Those after the first are replace_file's.
-_LEFTOVERS = f"{PART}*", ".text.npz.*.part", ".text.json.*.part", ".training.json.*.part"
+_LEFTOVERS = f"{PART}*", ".text.npz.*.part", ".text.json.*.part"
 
 
 def check_resumed(folder: Path, is_resumed: bool) -> None:

@@ -1,71 +1,101 @@
-"""An EAGLE-3 head in training: unrolled steps on true tokens, from a least-squares start."""
+"""An EAGLE-3 head in training: unrolled steps on true tokens, from a least-squares start.
 
-from collections.abc import Callable, Mapping, Sequence
+The head drafts several tokens from each position i of a text, whose token x_{i+1} is known: step s predicts x_{i+2+s}.
+Training and evaluation compute all steps from all positions at once.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
-from specdec.heads.base import HeadRunner
 from specdec.heads.config import Eagle3Config
-from specdec.heads.drafting import TreeGrowth
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.eagle3_folder import read_head, write_head
 from specdec.heads.files import TargetWeights
-from specdec.heads.pair_cache import PairCache, append
-from specdec.heads.torch_runner import TorchRunner
-from specdec.training.base import HeadTraining
 from specdec.training.least_squares_start import Samples, least_squares_start, state_scales
+from specdec.training.losses import Batch, distribution
 from specdec.training.packing import PackedRows
-from specdec.training.target import States
 from specdec.training.unrolled import unroll
 
+DEPTH = 5  # tokens drafted in evaluations
 _LEAST_LAYERS = 7  # of the target; below that, the layout's default names a layer twice
-_NEW_PAIRS = 2  # per step: of the root, and of an accepted token
 
 
-class Eagle3Training(HeadTraining):
-    """An EAGLE-3 head; its ``sizes`` are fields of ``Eagle3Config``."""
+class Eagle3Training:
+    """An EAGLE-3 head in training.
 
-    strategy: ClassVar[str] = "eagle3"
-    label: ClassVar[str] = "an EAGLE-3 head"
-    architecture: ClassVar[str] = "LlamaForCausalLMEagle3"
+    Args:
+        model: the target.
+        head: in float32; weights that aren't trained require no gradient.
+
+    Attributes:
+        rates: peak learning rates for batches of about a thousand tokens, by a part of the parameters' names; the first
+            that is in a name holds.
+        scales: (states size,) factors on the target's states that the head reads.
+    """
+
     rates: ClassVar[Mapping[str, float]] = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
 
-    head: Eagle3Head
+    def __init__(self, model: Any, head: Eagle3Head) -> None:
+        self.model, self.head = model, head
+        self.scales = torch.ones(head.config.states_size, device=head.target_ids.device)
 
     @classmethod
     def untrained(
         cls, model: Any, vocabulary: torch.Tensor, *, device: torch.device | str | None = None, **sizes: Any
     ) -> Self:
-        head = cls._empty(model, vocabulary, model.device if device is None else device, **sizes)
+        """Return a head whose weights are set by ``start``.
+
+        Args:
+            model: the target.
+            vocabulary: (draft vocab,) the target's id of each draft id, in ascending order.
+            device: where the weights are created; None for the target's.
+            sizes: fields of ``Eagle3Config`` that differ from those derived from the target.
+        """
+        config, embeddings = eagle3_config(model, len(vocabulary), **sizes), model.get_input_embeddings().weight
+        head = Eagle3Head(config, embeddings, model.device if device is None else device, torch.float32)
         head.set_vocabulary(vocabulary.to(head.d2t.device))
         head.lm_head.weight.requires_grad_(False)
         return cls(model, head)
 
     @classmethod
-    def _empty(cls, model: Any, vocabulary: torch.Tensor, device: torch.device | str, **sizes: Any) -> Eagle3Head:
-        """Return a head of the right sizes."""
-        config = eagle3_config(model, len(vocabulary), **sizes)
-        return Eagle3Head(config, model.get_input_embeddings().weight, device, torch.float32)
+    def from_folder(cls, model: Any, folder: Path) -> Self:
+        """Return a head that was written before, which reads states as they are.
 
-    @property
-    def states_size(self) -> int:
-        return self.head.config.states_size
-
-    @property
-    def target_ids(self) -> torch.Tensor:
-        return self.head.target_ids
+        Raises:
+            ModelError: the folder has no EAGLE-3 head for this target.
+        """
+        output = model.get_output_embeddings().weight.detach()
+        weights = TargetWeights(model.get_input_embeddings().weight.detach(), lambda: output, _num_layers(model))
+        return cls(model, read_head(folder, weights, torch.float32))
 
     @property
     def layer_ids(self) -> Sequence[int]:
-        return self.head.config.target_layers(self.num_layers)
+        """The target's layers whose states are read, besides the final ones."""
+        return self.head.config.target_layers(_num_layers(self.model))
 
-    def read(self, states: States) -> torch.Tensor:
-        return states.layers
+    @property
+    def device(self) -> torch.device:
+        """The device of the head."""
+        return self.scales.device
+
+    @cached_property
+    def output_rows(self) -> torch.Tensor:
+        """(draft vocab, hidden), the target's output matrix at the draft vocabulary."""
+        rows: torch.Tensor = self.model.get_output_embeddings().weight.detach()[self.head.target_ids]
+        return rows
 
     def start(self, samples: Samples, generator: torch.Generator) -> float:
+        """Set the head's weights before training, from samples of the text.
+
+        Returns:
+            The share of the next final states' energy that the start explains.
+        """
         self.scales = state_scales(samples.read)
         norm = getattr(getattr(self.model.get_decoder(), "norm", None), "weight", None)
         weight = torch.ones(samples.final.shape[-1]) if norm is None else norm.detach()
@@ -73,46 +103,53 @@ class Eagle3Training(HeadTraining):
         return least_squares_start(self.head, samples, self.scales, rows, weight.to(self.device), generator)
 
     def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
+        """Return what the logits of each step are of, (rows, length, hidden); step s at i predicts x_{i+2+s}.
+
+        Outputs whose token x_{i+1+s} is not in the row's document are meaningless.
+
+        Args:
+            read: (rows, length, states size), the target's states of the head's layers.
+            rows: the text.
+            visible: (rows, length, length), True where a position sees another.
+            num_steps: number of steps.
+        """
         states = (read * self.scales).to(self.head.fc.weight.dtype)
         return unroll(self.head, states, rows, visible, num_steps)
 
-    def logits(self, out: torch.Tensor, step: int) -> torch.Tensor:
-        return self.head.logits(out)
+    def loss(self, batch: Batch, weights: Sequence[float]) -> torch.Tensor:
+        """Return the weighted sum of the steps' mean cross-entropies against the target's distribution.
 
-    def drafter(self, num_tokens: int) -> Callable[[int], np.ndarray]:
-        runner = TorchRunner(self.head, 1)
-        cache, states, following = self._context(num_tokens, runner)
+        Args:
+            batch: the rows and the target's states.
+            weights: one per step.
+        """
+        outs = self.outs(batch.states.layers, batch.rows, batch.visible, len(weights))
+        teacher = distribution(batch.states.final.flatten(0, 1)[batch.indices - 1], self.output_rows)
+        total = torch.zeros((), device=self.device)
+        for step, (out, weight) in enumerate(zip(outs, weights, strict=True)):
+            found = self.head.logits(out.flatten(0, 1)[batch.indices - 2 - step])
+            total = total + weight * cross_entropy(found.float(), teacher)
+        return total
 
-        def draft(length: int) -> np.ndarray:
-            cache.truncate(num_tokens)
-            growth = TreeGrowth(runner, [cache], [states], [following], width=1)
-            for _ in range(length - 1):
-                growth.feed()
-            tokens: np.ndarray = growth.best(length).tokens[0]
-            return tokens
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Fold the factors on the target's states into the weights; the head then reads states as they are."""
+        self.head.fc.weight.mul_(self.scales)
+        self.scales = torch.ones_like(self.scales)
 
-        return draft
-
-    def _context(self, num_tokens: int, runner: HeadRunner) -> tuple[PairCache, torch.Tensor, list[int]]:
-        """Return a cache of a text, and the states and tokens of the pairs that a step appends."""
-        cache = PairCache(self.head, runner.num_slots)
-        states = self.head.fc.weight.new_zeros(num_tokens, self.states_size)
-        with torch.inference_mode():
-            append(self.head, cache, states, torch.zeros(num_tokens, dtype=torch.long, device=states.device))
-        return cache, states[:_NEW_PAIRS], [0] * _NEW_PAIRS
-
-    def _fold(self) -> None:
-        with torch.no_grad():
-            self.head.fc.weight.mul_(self.scales)
-
-    def _write(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
+        """Write the head, in bfloat16, as the folder that ``eagle3`` reads."""
+        other = type(self)(self.model, copy.deepcopy(self.head))
+        other.scales = self.scales
+        other.fold()
         is_reduced = self.head.config.draft_vocab_size < self.head.config.vocab_size
         names = "bos_token_id", "eos_token_id", "pad_token_id"
         special_tokens = {name: getattr(self.model.config, name, None) for name in names}
-        write_head(self.head, folder, self.num_layers, special_tokens, with_output=is_reduced)
+        write_head(other.head, folder, _num_layers(self.model), special_tokens, with_output=is_reduced)
 
-    def _read(self, folder: Path, weights: TargetWeights) -> Eagle3Head:
-        return read_head(folder, weights, torch.float32)
+
+def _num_layers(model: Any) -> int:
+    return int(model.config.get_text_config().num_hidden_layers)
 
 
 def eagle3_config(model: Any, draft_vocab_size: int, **overrides: Any) -> Eagle3Config:

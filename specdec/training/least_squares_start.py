@@ -25,8 +25,8 @@ class Samples:
     Attributes:
         read: (positions, states size), the target's states at i that the head reads, not scaled.
         tokens: (positions,) the tokens at i + 1.
-        final: (positions, steps, hidden) the target's final states at i + 1 + s, after which it predicts what step s of
-            a draft does.
+        final: (positions, hidden) the target's final states at i + 1, after which it predicts what a draft's first step
+            does.
     """
 
     read: torch.Tensor
@@ -60,7 +60,7 @@ def least_squares_start(
     """
     layer, config = head.midlayer, head.config
     inputs = samples.read.float() * scales
-    wanted = samples.final[:, 0].float() / norm_weight.float()
+    wanted = samples.final.float() / norm_weight.float()
     head.fc.weight.copy_(ridge(inputs, wanted).T)
     features = head.fc(inputs)
     rest = wanted - features
@@ -122,7 +122,7 @@ def _scale_output(head: Eagle3Head, samples: Samples, features: torch.Tensor, no
     inputs = head.enter(samples.tokens[few, None], features[few, None], ones)
     group = head.config.num_attention_heads // head.config.num_key_value_heads
     out = head.leave(inputs.residual, inputs.value.repeat_interleave(group, 1))[:, 0]  # each attends to itself
-    teacher = linear(samples.final[few, 0].float(), head.lm_head.weight).softmax(-1)
+    teacher = linear(samples.final[few].float(), head.lm_head.weight).softmax(-1)
     losses = []
     for factor in _NORM_FACTORS:
         head.norm.weight.copy_(norm_weight.float() * factor)

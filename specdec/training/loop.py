@@ -3,14 +3,14 @@
 import copy
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
 from specdec.errors import ModelError, plural
-from specdec.sampling.randomness import seed_of_sample
 from specdec.training.acceptance import Acceptance, held_out_acceptance
-from specdec.training.autocast import autocast
-from specdec.training.base import DEPTH, HeadTraining
+from specdec.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.training.least_squares_start import Samples
 from specdec.training.losses import Batch, labels
 from specdec.training.optimizer import ScheduledAdamW
@@ -24,43 +24,44 @@ class Trainer:
     """Trains one head.
 
     Args:
-        training: a head of some kind, on the target's device.
+        training: the head, on the target's device.
         target: runs the target for the layers of the head.
         held_out: rows to evaluate on.
         settings: how to train.
-        generator: the source of randomness, on the head's device.
         clock: returns seconds.
     """
 
     def __init__(
         self,
-        training: HeadTraining,
+        training: Eagle3Training,
         target: TargetStates,
         held_out: PackedRows,
         settings: TrainingSettings,
-        generator: torch.Generator,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.training, self.target, self.held_out, self.clock = training, target, held_out, clock
-        self.head, self.settings, self.generator = training.head, settings, generator
+        self.head, self.settings = training.head, settings
 
-    def start(self, rows: PackedRows) -> float:
-        """Begin the head by least squares on some rows; the explained share of the next states' energy."""
+    def start(self, rows: PackedRows, generator: torch.Generator) -> float:
+        """Begin the head by least squares on some rows; return the explained share of the next states' energy.
+
+        Args:
+            rows: packed rows, no fewer than one update uses.
+            generator: the source of randomness, on the head's device.
+        """
         _check_size(rows, self.settings.rows_per_batch)
         parts = [self._samples(batch) for batch in _batches(rows, self.settings.rows_per_batch)]
         samples = Samples(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        return self.training.start(samples, self.generator)
+        return self.training.start(samples, generator)
 
     def _samples(self, rows: PackedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        steps, device = self.training.start_steps, self.training.device
-        first = labels(rows, None, steps).to(device) - steps  # x_{i+1} of each sample
-        rows = rows.to(device)
+        first = labels(rows, None, 1).to(self.training.device) - 1  # x_{i+1} of each sample
+        rows = rows.to(self.training.device)
         states = self.target.of(rows.tokens, rows.positions, rows.visible())
-        final = states.final.flatten(0, 1)
         return (
-            self.training.read(states).flatten(0, 1)[first - 1].float(),
+            states.layers.flatten(0, 1)[first - 1].float(),
             rows.tokens.flatten()[first],
-            torch.stack([final[first + step].float() for step in range(steps)], 1),
+            states.final.flatten(0, 1)[first].float(),
         )
 
     def train(
@@ -122,7 +123,7 @@ class Trainer:
         """Make one update of the weights, after a share of the run; return its loss."""
         settings = self.settings
         num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
-        loss = self._loss(batch, num_steps, update)
+        loss = self._loss(batch, num_steps)
         optimizer.step(loss, update, done)
         return loss
 
@@ -150,8 +151,8 @@ class Trainer:
     def _one_pass(self, rows: PackedRows, skipped: int) -> Iterator[Batch]:
         """Yield batches with the target's states, which are computed for several of them at once."""
         size, device = self.settings.rows_per_batch, self.training.device
-        in_vocabulary = torch.zeros(self.training.vocab_size, dtype=torch.bool)
-        in_vocabulary[self.training.target_ids.cpu()] = True
+        in_vocabulary = torch.zeros(self.head.config.vocab_size, dtype=torch.bool)
+        in_vocabulary[self.head.target_ids.cpu()] = True
         num_steps = len(self.settings.step_weights)
         at_once, end = max(1, self.settings.rows_per_target_pass // size) * size, len(rows) // size * size
         for start in range(skipped * size // at_once * at_once, end, at_once):
@@ -165,9 +166,9 @@ class Trainer:
                 found = States(states.layers[part], states.final[part])
                 yield Batch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
 
-    def evaluate(self, other: HeadTraining | None = None) -> Acceptance:
+    def evaluate(self, other: Eagle3Training | None = None) -> Acceptance:
         """Measure the head on the held-out rows, or another one."""
-        with autocast(self.training.device, self.training.output_rows.dtype):
+        with self._autocast():
             rows = self.settings.rows_per_target_pass
             return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
@@ -181,22 +182,23 @@ class Trainer:
         run.best = update
         return {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
-    def _loss(self, batch: Batch, num_steps: int, update: int) -> torch.Tensor:
-        # Each update has randomness of its own, which a resumed run repeats.
-        generator = torch.Generator(self.training.device).manual_seed(
-            seed_of_sample(self.generator.initial_seed(), update)
-        )
-        with autocast(self.training.device, self.training.output_rows.dtype):
-            return self.training.loss(batch, self.settings.step_weights[:num_steps], generator)
+    def _loss(self, batch: Batch, num_steps: int) -> torch.Tensor:
+        with self._autocast():
+            return self.training.loss(batch, self.settings.step_weights[:num_steps])
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which passes compute in the target's dtype, over weights in float32."""
+        dtype = self.training.output_rows.dtype
+        return nullcontext() if dtype == torch.float32 else torch.autocast(self.training.device.type, dtype)
 
     def _groups(self) -> list[tuple[list[torch.nn.Parameter], float]]:
-        """Groups of parameters with their learning rates; the first kind whose name is in a parameter's."""
+        """Groups of parameters with their learning rates; the first part that is in a parameter's name."""
         rates, rate = self.training.rates, self.settings.rate
-        groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in rates}
+        groups: dict[str, list[torch.nn.Parameter]] = {part: [] for part in rates}
         for name, parameter in self.head.named_parameters():
             if parameter.requires_grad:
-                groups[next(kind for kind in rates if kind in name)].append(parameter)
-        return [(each, rates[kind] * rate) for kind, each in groups.items() if each]
+                groups[next(part for part in rates if part in name)].append(parameter)
+        return [(each, rates[part] * rate) for part, each in groups.items() if each]
 
 
 def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from specdec.training.settings import ConsistencySettings, TrainingSettings
+from specdec.training.settings import TrainingSettings
 
 _PREFIX = "optimizer."  # of its tensors' names
 
@@ -18,9 +18,7 @@ class ScheduledAdamW:
     """
 
     def __init__(
-        self,
-        groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]],
-        schedule: TrainingSettings | ConsistencySettings,
+        self, groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]], schedule: TrainingSettings
     ) -> None:
         self._schedule = schedule
         self._parameters = [parameter for parameters, _ in groups for parameter in parameters]

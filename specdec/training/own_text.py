@@ -1,7 +1,7 @@
 """The target's own text in a folder, which grows until there is enough, and which a later run goes on with."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from specdec.training.disk import TEXT, check_resumed, writing_to
 from specdec.training.faster_copy import faster_copy
 from specdec.training.memory import MemoryExhaustedError, within_memory
 from specdec.training.place import Place, differences, run_identity
-from specdec.training.progress import Plan, Progress, TrainingPlan, Watch
+from specdec.training.progress import Plan, Progress, Watch
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
-from specdec.training.settings import OwnTextSettings, RolloutSettings
+from specdec.training.settings import HeadSettings, RolloutSettings
 from specdec.training.text import Text
 
 _MEASURED_SECONDS = 5.0
@@ -31,8 +31,6 @@ _MOST_BYTES = 2**31  # of keys and values on a CPU
 _LEAST_SHARE = 0.05  # of the steps that write answers, below which something is wrong
 _FEWEST_ROWS = 4  # below which less memory doesn't help
 _REMEDY = "free memory, or load the model in bfloat16"
-
-TrainingFor = Callable[[int], TrainingPlan]  # by the number of answer tokens in the text
 
 
 class OwnText:
@@ -52,11 +50,10 @@ class OwnText:
         num_at_begin: answer tokens that were written before the run began; they count as written in its time.
 
     Raises:
-        RequestError: the folder has text and isn't resumed, or has none and is, or the text is another model's or
-            command's.
+        RequestError: the folder has text and isn't resumed, or has none and is, or the text is another model's.
     """
 
-    def __init__(self, place: Place, model: Any, script: Script, settings: OwnTextSettings, is_resumed: bool) -> None:
+    def __init__(self, place: Place, model: Any, script: Script, settings: HeadSettings, is_resumed: bool) -> None:
         folder, self.model, self.script, self.settings = place.folder, model, script, settings
         self.path, self._facts = folder / TEXT, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
@@ -68,11 +65,6 @@ class OwnText:
         facts = self._read_facts()
         if facts.get("model") != place.digest:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
-        if (command := facts.get("command")) != settings.command:
-            raise RequestError(
-                f"the text in {folder} was written by {command or 'another command'}, not by {settings.command}: "
-                f"give another folder (--out), or remove {self.path}"
-            )
         self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))
         self.num_at_begin = self.text.num_answer_tokens
         if seconds and self._is_of(facts):
@@ -103,10 +95,12 @@ class OwnText:
     def _read_facts(self) -> dict[str, Any]:
         with suppress(OSError, ValueError):
             facts = json.loads(self._facts.read_text(encoding="utf-8"))
-            return facts if isinstance(facts, dict) else {}
+            if isinstance(facts, dict):
+                (facts.get("settings") or {}).pop("kind", None)  # of runs that could train other kinds of heads
+                return facts
         return {}
 
-    def extend(self, watch: Watch, began: float, training: TrainingFor | None) -> None:
+    def extend(self, watch: Watch, began: float) -> None:
         """Write until the share of the time for text is over; planned by the rate of the first seconds.
 
         If memory runs out, half as many documents are written side by side from there on.
@@ -114,7 +108,6 @@ class OwnText:
         Args:
             watch: receives plan and progress.
             began: the watch's time at which the run began, or would have begun if it hadn't been interrupted.
-            training: returns what is trained on the text, for the plan; None if nothing is.
 
         Raises:
             ModelError: the model writes hardly anything, or its keys and values don't fit the memory.
@@ -122,14 +115,14 @@ class OwnText:
         """
         if self.seconds and self.settings.text_seconds <= self.seconds:
             seconds = 60 * self.settings.minutes - (watch.clock() - began)
-            watch.on_plan(self.plan_without_text(seconds / 60, training))
+            watch.on_plan(self.plan_without_text(seconds / 60))
             return
         with within_memory(f"the copy that writes text doesn't fit: {_REMEDY}"):
             model = faster_copy(self.model)
         rollout = _rollout_settings(model, self.script, self.settings)
         while True:
             try:
-                self._write(model, rollout, watch, began, training)
+                self._write(model, rollout, watch, began)
                 break
             except MemoryExhaustedError:
                 if rollout.num_rows <= _FEWEST_ROWS:
@@ -139,15 +132,12 @@ class OwnText:
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # of the rollout's keys and values
 
-    def plan_without_text(self, minutes: float, training: TrainingFor | None) -> Plan:
+    def plan_without_text(self, minutes: float) -> Plan:
         """Return the plan of a run whose text is complete, and which trains for ``minutes``."""
         num_written, left = self.text.num_answer_tokens, max(0.0, minutes)
-        planned = training and training(num_written)
-        return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, planned)
+        return Plan(num_written, num_written, 0.0, 0.0, left, self.script.description, self.settings.has_training)
 
-    def _write(
-        self, model: Any, settings: RolloutSettings, watch: Watch, began: float, training: TrainingFor | None
-    ) -> None:
+    def _write(self, model: Any, settings: RolloutSettings, watch: Watch, began: float) -> None:
         """Write with one rollout of ``model``; what it has written is saved in any case.
 
         Raises:
@@ -158,7 +148,7 @@ class OwnText:
         generator = torch.Generator(model.device).manual_seed(seed)
         with within_memory(f"{settings.num_rows} texts at once don't fit: {_REMEDY}"):
             rollout = Rollout(model, self.script, settings, generator)
-        writing = _Writing(self, settings, watch, began, training)
+        writing = _Writing(self, settings, watch, began)
         is_complete = False
         with within_memory(f"what the model has written is kept: {_REMEDY}, and go on (--resume, if text was saved)"):
             try:
@@ -199,11 +189,8 @@ class OwnText:
 class _Writing:
     """Decides whether a rollout goes on, plans, reports and saves."""
 
-    def __init__(
-        self, own: OwnText, rollout: RolloutSettings, watch: Watch, run_began: float, training: TrainingFor | None
-    ) -> None:
+    def __init__(self, own: OwnText, rollout: RolloutSettings, watch: Watch, run_began: float) -> None:
         self._own, self._rollout, self._watch, self._run_began = own, rollout, watch, run_began
-        self._training = training
         self._settings = settings = own.settings
         self._began = self._first_step = self._saved = watch.clock()
         self._num_before = own.text.num_answer_tokens
@@ -236,8 +223,8 @@ class _Writing:
         num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * seconds)
         text_minutes, spent = self._seconds / 60, (self._began - self._run_began) / 60
         minutes = max(0.0, self._settings.minutes - spent - text_minutes)
-        source, training = rollout.script.description, self._training and self._training(num_wanted)
-        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes, source, training))
+        source, has_training = rollout.script.description, self._settings.has_training
+        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes, source, has_training))
 
     def _num_answer_tokens(self, num_steps: float) -> int:
         """Return the number of answer tokens written in ``num_steps``, if all openings and answers have full length."""
@@ -256,7 +243,7 @@ class _Writing:
             )
 
 
-def _rollout_settings(model: Any, script: Script, settings: OwnTextSettings) -> RolloutSettings:
+def _rollout_settings(model: Any, script: Script, settings: HeadSettings) -> RolloutSettings:
     """Return the settings of the rollout, with as many rows as fit the memory."""
     is_prompted = not script.bridge and any(script.openings)
     others: dict[str, Any] = {"opening_tokens": (0, 0), "opening_temperature": 0.0, "greedy_share": 0.5}

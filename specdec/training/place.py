@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import RequestError
+from specdec.heads.eagle3_folder import ARCHITECTURE
 from specdec.heads.local_heads import folder_for, model_digest
 from specdec.models.architecture import name_of
 from specdec.training.script import Script
-from specdec.training.settings import OwnTextSettings
+from specdec.training.settings import HeadSettings
 
-CONFIG = "config.json"
 _OPTIONS = {"draft_vocab_size": "vocabulary"}  # other settings have their option's name
 
 
@@ -40,41 +40,26 @@ class Place:
         return cls(folder_for(digest) if out is None else out, digest)
 
 
-def check_folder(folder: Path, architecture: str | None, heads: Mapping[str, str] | None = None) -> None:
-    """Refuse a folder with another model or head than a run replaces.
-
-    Args:
-        folder: the run's.
-        architecture: of what the run replaces, as its configuration names it; None if it replaces nothing.
-        heads: the kinds of heads in words, by architecture, which are named in the error.
+def check_folder(folder: Path) -> None:
+    """Refuse a folder with a model, or with a head that isn't EAGLE-3's.
 
     Raises:
-        RequestError: it has another one.
+        RequestError: with the remedy.
     """
-    config = folder / CONFIG
+    config = folder / "config.json"
     if not config.exists():
         return
-    found = architecture_in(folder)
-    if found and found == architecture:
-        return
-    if label := (heads or {}).get(found):
-        raise RequestError(f"{folder} has {label}: give another folder (--out), or remove {config}")
-    raise RequestError(f"{folder} has a model or head that isn't of an earlier run: give another folder (--out)")
-
-
-def architecture_in(folder: Path) -> str:
-    """Return the architecture that a folder's configuration names; "" if it can't be read or names several or none."""
     try:
-        (name,) = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["architectures"]
+        found = json.loads(config.read_text(encoding="utf-8"))["architectures"]
     except (OSError, ValueError, TypeError, LookupError):
-        return ""
-    return str(name)
+        found = None
+    if found != [ARCHITECTURE]:
+        raise RequestError(f"{folder} has a model, or a head of another kind than EAGLE-3: give another folder (--out)")
 
 
-def run_identity(digest: str, model: Any, script: Script, settings: OwnTextSettings) -> dict[str, Any]:
-    """Return, as JSON's types, all that makes a run the same one: command, model, device, dtype, prompts, settings."""
+def run_identity(digest: str, model: Any, script: Script, settings: HeadSettings) -> dict[str, Any]:
+    """Return, as JSON's types, all that makes a run the same one: model, device, dtype, prompts, settings."""
     return {
-        "command": settings.command,
         "model": digest,
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -2,9 +2,12 @@
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+
+# Tokens per step of SmolLM2's head, by answer tokens of its text (benchmarks/notebook/2026-11-26-heads.md).
+MEASURED = ((500_000, 1.80), (1_000_000, 2.25), (2_500_000, 2.71), (5_000_000, 2.99), (10_000_000, 3.16))
+_MOST_MINUTES = 2 * 24 * 60  # that are worth naming
 
 
 def rounded(value: float, digits: int) -> str:
@@ -19,16 +22,6 @@ def rounded(value: float, digits: int) -> str:
     return f"{value / 1e6:,g} million" if value >= 1e6 else f"{value:,g}"
 
 
-class TrainingPlan(ABC):
-    """The training on the text of a run."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def lines(self, plan: "Plan") -> list[str]:
-        """Return the training in words, within the whole plan of its run."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work planned for the given time.
@@ -41,7 +34,7 @@ class Plan:
         text_minutes: time for the text.
         training_minutes: time for the training that follows.
         source: what the model writes, in words.
-        training: what is trained on the text; None if nothing is.
+        has_training: False if no head is trained on the text.
     """
 
     num_answer_tokens: int
@@ -50,11 +43,17 @@ class Plan:
     text_minutes: float
     training_minutes: float
     source: str
-    training: TrainingPlan | None
+    has_training: bool
 
     def lines(self) -> list[str]:
         """Return the plan in words."""
-        return [self._text(), *(self.training.lines(self) if self.training else ())]
+        if not self.has_training:
+            return [self._text()]
+        training = (
+            f"training: an EAGLE-3 head for {rounded(self.training_minutes, 3)} minutes; the head with the most "
+            "tokens per step on held-out text is kept"
+        )
+        return [self._text(), training, f"to expect: {self._expectation()}"]
 
     def _text(self) -> str:
         if not self.tokens_per_second:
@@ -65,6 +64,25 @@ class Plan:
             f"in {rounded(self.text_minutes, 3)} minutes, at {rounded(self.tokens_per_second, 2)} tokens/s, fewer if "
             "answers end early"
         )
+
+    def _expectation(self) -> str:
+        """Return the tokens per step that a head of SmolLM2 reached with this much text, in words."""
+        measure, plain = "tokens per step (chain of 5 draft tokens, held-out text)", "plain decoding has 1"
+        reached = [point for point in MEASURED if point[0] <= self.num_answer_tokens]
+        num_tokens, tokens_per_step = reached[-1] if reached else MEASURED[0]
+        head = f"SmolLM2's head reached after {rounded(num_tokens, 3)} answer tokens"
+        if reached:
+            return f"about {tokens_per_step:.1f} {measure}, as {head}; {plain}, and larger models may gain more"
+        minutes = self._minutes_for(num_tokens)
+        remedy = f" (give about --minutes {math.ceil(minutes)})" if minutes <= _MOST_MINUTES else ""
+        return f"fewer than {tokens_per_step:.1f} {measure}, which {head}{remedy}; {plain}"
+
+    def _minutes_for(self, num_answer_tokens: int) -> float:
+        """Return the time for a run with this much text, with the same shares; infinite if unknown."""
+        if not (self.tokens_per_second and self.text_minutes):
+            return math.inf
+        minutes = num_answer_tokens / self.tokens_per_second / 60
+        return minutes * (self.text_minutes + self.training_minutes) / self.text_minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +95,6 @@ class Progress:
         tokens_per_second: answer tokens.
         seconds_left: until the whole run ends.
         tokens_per_step: accepted length of the best head so far, by a chain of five on held-out text; 0 without one.
-        last: the last evaluation in words, where the best so far doesn't show how the training goes.
     """
 
     stage: str
@@ -85,7 +102,6 @@ class Progress:
     tokens_per_second: float
     seconds_left: float
     tokens_per_step: float = 0.0
-    last: str = ""
 
     def line(self) -> str:
         """Return the state in a line."""
@@ -95,8 +111,7 @@ class Progress:
         )
         rate = f", {self.tokens_per_second:,.0f}/s" if self.tokens_per_second >= 1 else ""
         done = f"{self.num_answer_tokens:,} answer tokens{rate}" if self.num_answer_tokens else "starting"
-        last = f", last evaluation {self.last}" if self.last else ""
-        return f"{self.stage}: {done}, {minutes}:{seconds:02} left{best}{last}"
+        return f"{self.stage}: {done}, {minutes}:{seconds:02} left{best}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,12 @@ class TrainedHead:
     """The result of ``train_head``.
 
     Attributes:
-        folder: the head's folder, for ``eagle3:head=FOLDER`` or the ``strategy`` of its kind.
+        folder: the head's folder, for ``eagle3:head=FOLDER``.
         digest: of the model; "" if its weights can't be read.
         acceptance: of the best head, on held-out text.
         num_answer_tokens: of the text.
         is_interrupted: True if Ctrl-C ended the training; the head is the best until then.
         run: losses and evaluations of the training.
-        strategy: the name of the strategy that drafts with it.
     """
 
     folder: Path
@@ -69,4 +68,3 @@ class TrainedHead:
     num_answer_tokens: int
     is_interrupted: bool
     run: Run
-    strategy: str = "eagle3"

@@ -1,10 +1,7 @@
 """Settings of the text that the target writes, and of the training on it."""
 
-from typing import ClassVar
-
 from pydantic import BaseModel, ConfigDict, Field
 
-from specdec.heads.kinds import HeadKind
 from specdec.training.script import Script
 
 _ALIGNMENT = 64  # slots
@@ -76,24 +73,22 @@ class TrainingSettings(BaseModel):
         return [first + (1 - first) * (index + 1) / count for index in range(count)]
 
 
-class OwnTextSettings(BaseModel):
-    """Settings of a run in which a target writes text and something is trained on it.
+class HeadSettings(BaseModel):
+    """Settings of making a head from nothing but its target: the target writes text, and the head is trained on it.
 
     Attributes:
-        command: the command whose settings these are; its runs go on with each other's text.
         minutes: time for everything.
-        text_share: share of the time in which the target writes text; below 1 if anything is trained.
+        text_share: share of the time in which the target writes text; 1 trains no head.
         answer_tokens: most tokens of an answer.
         num_rows: documents written side by side, if memory allows; None for 128 on a CPU and 4,096 on a GPU.
         greedy_share: share of answers that are greedy; None for 0.8, and 0.5 of the answers to given prompts.
         row_length: tokens of a packed row.
         held_out_every: one document in this number is kept for evaluations.
+        draft_vocab_size: size of the draft vocabulary, at most the target's.
         seed: of all randomness.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    command: ClassVar[str]
 
     minutes: float = Field(default=60.0, gt=0)
     text_share: float = Field(default=0.4, gt=0, le=1)
@@ -102,6 +97,7 @@ class OwnTextSettings(BaseModel):
     greedy_share: float | None = Field(default=None, ge=0, le=1)
     row_length: int = Field(default=512, ge=16)
     held_out_every: int = Field(default=25, ge=2)
+    draft_vocab_size: int = Field(default=8192, ge=1)
     seed: int = Field(default=0, ge=0)
 
     @property
@@ -109,57 +105,7 @@ class OwnTextSettings(BaseModel):
         """The time for text."""
         return 60 * self.minutes * self.text_share
 
-
-class HeadSettings(OwnTextSettings):
-    """Settings of making a head from nothing but its target.
-
-    Attributes:
-        kind: of the head; None for the kind of highest predicted speed on this machine.
-        draft_vocab_size: size of the draft vocabulary.
-    """
-
-    command: ClassVar[str] = "specdec train head"
-
-    kind: HeadKind | None = None
-    draft_vocab_size: int = Field(default=8192, ge=1)
-
-
-class ConsistencySettings(OwnTextSettings):
-    """Settings of tuning a model for Jacobi decoding.
-
-    All answers are greedy, as fixed points of Jacobi iteration are greedy text.
-
-    Attributes:
-        block_size: tokens of a block, n; also the guesses per step that the model is evaluated with.
-        learning_rate: of AdamW, after the warm-up and before it falls linearly to zero.
-        ar_weight: weight of the autoregressive loss, ω; 10 in the authors' code. With small batches, noise of this loss
-            then hides the consistency loss.
-        warm_up: updates until the learning rate is reached.
-        flat_share: share of the training at the full rate, the warm-up included.
-        betas: of AdamW.
-        clip: largest norm of the gradient.
-        rows_per_batch: packed rows per update of the weights; None for 2 on a CPU and 16 on a GPU.
-        max_loss_increase: the loss on held-out text by which a model that is kept may exceed the original's, in nats
-            per token.
-        evaluated_texts: held-out texts that are decoded for an evaluation.
-        evaluated_tokens: new tokens of each.
-        minutes_per_evaluation: time between evaluations, of which there are at least six.
-    """
-
-    command: ClassVar[str] = "specdec train consistency"
-
-    text_share: float = Field(default=0.3, gt=0, lt=1)
-    greedy_share: float | None = Field(default=1.0, ge=0, le=1)
-    row_length: int = Field(default=256, ge=16)
-    block_size: int = Field(default=8, ge=2)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    ar_weight: float = Field(default=10.0, ge=0, allow_inf_nan=False)
-    warm_up: int = Field(default=20, ge=1)
-    flat_share: float = Field(default=0.5, ge=0, le=1)
-    betas: tuple[float, float] = (0.9, 0.97)
-    clip: float = Field(default=1.0, gt=0)
-    rows_per_batch: int | None = Field(default=None, ge=1)
-    max_loss_increase: float = Field(default=0.1, ge=0)
-    evaluated_texts: int = Field(default=16, ge=1)
-    evaluated_tokens: int = Field(default=64, ge=1)
-    minutes_per_evaluation: float = Field(default=5.0, gt=0)
+    @property
+    def has_training(self) -> bool:
+        """False if the whole time is for text."""
+        return self.text_share < 1

@@ -7,7 +7,7 @@ import numpy as np
 
 from specdec.errors import ModelError, plural
 from specdec.training.packing import PackedRows, pack
-from specdec.training.settings import OwnTextSettings
+from specdec.training.settings import HeadSettings
 from specdec.training.text import Text
 
 _HELD_OUT_ROWS = 64
@@ -19,16 +19,14 @@ class SplitText:
 
     Attributes:
         rows: packed, to train on.
-        held_out: documents to evaluate on.
-        held_out_rows: the first of these, packed.
+        held_out: packed, to evaluate on.
     """
 
     rows: PackedRows
-    held_out: Text
-    held_out_rows: PackedRows
+    held_out: PackedRows
 
     @classmethod
-    def of(cls, text: Text, settings: OwnTextSettings, rows_per_batch: int, writer: str) -> "SplitText":
+    def of(cls, text: Text, settings: HeadSettings, rows_per_batch: int, writer: str) -> "SplitText":
         """Split and pack a text, without the documents whose answers begin after a row's end.
 
         Args:
@@ -47,9 +45,8 @@ class SplitText:
         indices = np.arange(len(text))
         is_held_out = indices % settings.held_out_every == settings.held_out_every - 1
         is_long = text.answers >= length
-        held_out = text.select(indices[is_held_out & ~is_long])
         rows = pack(text.select(indices[~is_held_out & ~is_long]), length, shuffle)
-        held_out_rows = pack(held_out, length, shuffle)[:_HELD_OUT_ROWS]
+        held_out = pack(text.select(indices[is_held_out & ~is_long]), length, shuffle)[:_HELD_OUT_ROWS]
         if len(rows) < rows_per_batch or not len(held_out):
             left_out = f", {is_long.sum()} after prompts of {length} tokens or more, which are left out"
             raise ModelError(
@@ -60,4 +57,4 @@ class SplitText:
         if is_long.any():
             of_them = f"{is_long.sum()} of {plural(len(text), 'written text')}"
             warnings.warn(f"{of_them} left out: their prompts have {length} tokens or more", stacklevel=2)
-        return cls(rows, held_out, held_out_rows)
+        return cls(rows, held_out)

@@ -11,10 +11,10 @@ from specdec.errors import ModelError
 from specdec.machine.cache_files import put_in_place
 from specdec.models.architecture import name_of
 from specdec.training.acceptance import Acceptance
-from specdec.training.base import HeadTraining
 from specdec.training.card import head_card
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import PART, writing_to
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.loop import Trainer
 from specdec.training.place import Place
 from specdec.training.progress import Progress, Watch
@@ -40,15 +40,16 @@ class TimedTraining:
         place: the head's folder.
     """
 
-    def __init__(self, training: HeadTraining, text: Text, settings: HeadSettings, watch: Watch, place: Place) -> None:
+    def __init__(
+        self, training: Eagle3Training, text: Text, settings: HeadSettings, watch: Watch, place: Place
+    ) -> None:
         self.training, self.model, self.text = training, training.model, text
         self.settings, self.watch, self.place = settings, watch, place
         chosen = self._training_settings()
         split = SplitText.of(text, settings, chosen.rows_per_batch, name_of(self.model))
         self.rows = split.rows
         target = TargetStates(self.model, training.layer_ids)
-        generator = torch.Generator(training.device).manual_seed(settings.seed)
-        self.trainer = Trainer(training, target, split.held_out_rows, chosen, generator, watch.clock)
+        self.trainer = Trainer(training, target, split.held_out, chosen, watch.clock)
         self.best: Acceptance | None = None
         self.seen = Run()
 
@@ -62,7 +63,6 @@ class TimedTraining:
             rate=2.0 if is_cuda else 1.0,  # by the batch
             evaluations=evaluations,
             evaluated_from=0.0,
-            **self.training.schedule,
         )
 
     def run(self, began: float, checkpoint: Checkpoint | None) -> TrainedHead:
@@ -76,7 +76,8 @@ class TimedTraining:
         folder, is_interrupted = self.place.folder, False
         try:
             if checkpoint is None:
-                self.trainer.start(self.rows[:_START_ROWS])
+                generator = torch.Generator(self.training.device).manual_seed(self.settings.seed)
+                self.trainer.start(self.rows[:_START_ROWS], generator)
                 self.best = self._measured_before(folder)
                 seconds = max(ends_at - reserve - self.watch.clock(), 1e-3)
             else:
@@ -85,7 +86,7 @@ class TimedTraining:
 
             def save(state: Resumed) -> None:
                 with writing_to(folder):
-                    Checkpoint(self.training.strategy, len(self.text), seconds, self.best, state).save(folder)
+                    Checkpoint(len(self.text), seconds, self.best, state).save(folder)
 
             resumed = checkpoint.resumed if checkpoint else None
             self.trainer.train(self.rows, seconds, self._watching(ends_at), save, resumed)
@@ -94,8 +95,8 @@ class TimedTraining:
                 raise
             is_interrupted = True
         assert self.best is not None, "the start is evaluated"
-        num_tokens, strategy = self.text.num_answer_tokens, self.training.strategy
-        return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen, strategy)
+        num_tokens = self.text.num_answer_tokens
+        return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen)
 
     def _watching(self, ends_at: float) -> Callable[[Run], None]:
         """Return a function that keeps the best head of a run and reports progress."""
@@ -117,9 +118,9 @@ class TimedTraining:
         return watch
 
     def _measured_before(self, folder: Path) -> Acceptance | None:
-        """Measure the head of an earlier run, which only a better one replaces; None if there is none of this kind."""
+        """Measure the head of an earlier run, which only a better one replaces; None if there is none."""
         with suppress(ModelError):
-            return self.trainer.evaluate(self.training.with_head_of(folder))
+            return self.trainer.evaluate(Eagle3Training.from_folder(self.model, folder))
         return None
 
     def _write(self, run: Run, found: Acceptance) -> None:

@@ -33,19 +33,19 @@ def unroll(
         following = rows.tokens.roll(-1 - step, 1)
         inputs = head.enter(following, features, rows.positions + step)
         fed.append(inputs)
-        out = head.leave(inputs.residual, chain_attention(inputs.query, fed, visible))
+        out = head.leave(inputs.residual, _chain_attention(inputs.query, fed, visible))
         outs.append(out)
         features = head.next_features(out)
     return outs
 
 
-def chain_attention(query: torch.Tensor, fed: list[LayerInputs], visible: torch.Tensor) -> torch.Tensor:
+def _chain_attention(query: torch.Tensor, fed: list[LayerInputs], visible: torch.Tensor) -> torch.Tensor:
     """Attend to the first step's visible pairs, and to the same position's pairs of all later steps.
 
     Args:
-        query: (rows, heads, m, head_dim), of some positions.
-        fed: attention's inputs: of all positions in the first step, and of the m positions in all later steps.
-        visible: (rows, m, length), True where one of the positions sees a pair of the first step.
+        query: (rows, heads, length, head_dim), of the last step.
+        fed: attention's inputs of each step.
+        visible: (rows, length, length), True where a position sees a pair of the first step.
     """
     first, later = fed[0], fed[1:]
     rows, num_heads, n, dim = query.shape

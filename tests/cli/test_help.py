@@ -11,8 +11,7 @@ from specdec.cli import app
 NAMES = [
     command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback is not None
 ]
-TRAINING = [["train", "head"], ["train", "consistency"]]
-COMMANDS = [*([name] for name in NAMES), *TRAINING]
+COMMANDS = [*([name] for name in NAMES), ["train", "head"]]
 
 
 @pytest.fixture(name="help_of")

@@ -10,7 +10,6 @@ import pytest
 from specdec import training
 from specdec.training import Plan, Progress, TrainedHead
 from specdec.training.acceptance import Acceptance
-from specdec.training.head_plan import HeadPlan
 from specdec.training.run import Run
 from specdec.training.script import Script
 from specdec.training.text import Text
@@ -26,7 +25,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train_head(model: Any, tokenizer: Any, *others: Any) -> TrainedHead:
         given.update(zip(("out", "settings", "prompts", "resume", "watch"), others, strict=True))
         watch = given["watch"]
-        watch.on_plan(Plan(600_000, 123_456, 400.0, 103.6, 36.0, "answers", HeadPlan("eagle3", "an EAGLE-3 head")))
+        watch.on_plan(Plan(600_000, 123_456, 400.0, 103.6, 36.0, "answers", has_training=True))
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]
@@ -51,7 +50,6 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
     assert f"compare: specdec compare {strategies} --model demo\n" in out
     assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step on held-out text\n"
     assert (given["settings"].minutes, given["settings"].seed, given["resume"]) == (60.0, 3, False)
-    assert given["settings"].kind is None
 
 
 def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
@@ -68,15 +66,14 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
 def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
     given["is_interrupted"] = True
     options = "--vocabulary 512 --seed 3 --threads 1"
-    code, out, _ = run("train", "head", "--model", "demo", "--kind", "medusa", "--out", str(tmp_path), *options.split())
+    code, out, _ = run("train", "head", "--model", "demo", "--kind", "eagle3", "--out", str(tmp_path), *options.split())
     assert code == 130
     assert f"report: {tmp_path / 'report.html'}" in out.replace("\n", "")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Interrupted" in page
-    assert f"specdec train head --model demo --kind medusa --minutes 60 --out {tmp_path} {options}" in page
+    assert f"specdec train head --model demo --minutes 60 --out {tmp_path} {options}" in page
     assert f"go on with the training in {tmp_path}: the same command with --resume" in out
     assert "interrupted; the best head so far: 1.70 tokens per step" in out
-    assert given["settings"].kind == "medusa"
     given["raises"] = KeyboardInterrupt()
     code, _, err = run("train", "head", "--model", "demo")
     assert code == 130
@@ -135,3 +132,15 @@ def test_wrong_usage_is_refused(run: Any, given: dict[str, Any], options: list[s
     assert not given
     assert run("train", "medusa", "--model", "demo")[0] == 2
     assert run("train")[0] == 2
+
+
+def test_what_is_no_longer_trained_is_refused_in_a_line_that_names_what_is(run: Any, given: dict[str, Any]) -> None:
+    for kind in ("medusa", "p_eagle"):
+        code, out, err = run("train", "head", "--model", "demo", "--kind", kind)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"--kind {kind}: only EAGLE-3 heads are trained" in err
+    for options in ((), ("--model", "demo", "--out", "folder", "--ar-weight", "2")):
+        code, out, err = run("train", "consistency", *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "use `specdec train head`" in err
+    assert not given

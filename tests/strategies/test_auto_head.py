@@ -118,7 +118,7 @@ def break_tensors(folder: Path) -> None:
 
 def name_another_kind(folder: Path) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "eagle"}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "medusa"}))
 
 
 def remove_tensors(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_damaged_head_is_left_out_and_the_note_says_why(
     (note,) = [note for note in result.notes if "head" in note]
     assert note.startswith("drafted without a trained head: ")
     assert str(folder) in note
-    assert (f"give auto+eagle:head={folder}, or remove the folder" in note) == (damage is name_another_kind)
+    assert (f"{folder} holds a head that medusa:head=FOLDER reads" in note) == (damage is name_another_kind)
 
 
 def test_where_hidden_states_or_layers_are_unavailable_it_goes_on_without_the_head(

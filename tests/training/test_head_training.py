@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,30 +19,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import Generator, ModelError, RequestError
 from specdec.heads.local_heads import head_of, model_digest
-from specdec.strategies.auto import AutoProposer
-from specdec.training import (
-    ConsistencySettings,
-    HeadSettings,
-    Plan,
-    Progress,
-    TrainedHead,
-    Watch,
-    train_consistency,
-    train_head,
-)
+from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
 from specdec.training.checkpoint import Checkpoint
 from specdec.training.disk import prepare_folder
-from specdec.training.draft_costs import DraftCosts
-from specdec.training.kinds import KINDS
 from specdec.training.own_text import OwnText
-from specdec.training.place import check_folder
 from specdec.training.rollout import Rollout
 from specdec.training.run import Resumed, Run
 from specdec.training.text import Text
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
 
-SETTINGS = HeadSettings(minutes=1.0, kind="eagle3", draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
+SETTINGS = HeadSettings(minutes=1.0, draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
 PROMPTS = [[7, 8, 9], [30, 31, 32, 33]]
 VOCAB = 340
 TICK = 0.25  # seconds; one reading lies between the beginning of a run and its text
@@ -163,76 +149,28 @@ def test_eagle3_takes_the_head_of_this_very_model_alone(
     tuned.model.layers[1].mlp.up_proj.weight.mul_(1.01)
     for other in (tuned, model(seed=1), model(num_attention_heads=2)):
         assert head_of(other) is None
-        with pytest.raises(ModelError, match="no head was trained for this model on this machine: give head=FOLDER"):
+        with pytest.raises(ModelError, match=r"no head was trained for this .* head=FOLDER, or run `specdec train"):
             Generator(other, trained(), proposer="eagle3")
     result = Generator(model(), trained(), proposer="eagle3").generate([7, 8], max_new_tokens=24)
     assert result.token_ids == plain(model(), [7, 8], 24)
     assert result.stats.steps < 24
 
 
-def plant_costs(monkeypatch: pytest.MonkeyPatch, eagle3: float, medusa: float) -> None:
-    """Let drafts of any length have these costs."""
-    costs = DraftCosts([1.0] * 5, {"eagle3": [eagle3] * 5, "medusa": [medusa] * 5})
-    monkeypatch.setattr("specdec.training.kind_choice.measure_draft_costs", lambda *_: costs)
-
-
-@pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
-def test_other_kinds_are_resumed_and_found(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Medusa is chosen by its cost, and an interrupted training goes on with it though EAGLE-3 is cheaper then."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    given = None if kind == "medusa" else kind
-    settings, seen = SETTINGS.model_copy(update={"kind": given, "text_share": 0.8}), Seen()
-    plant_costs(monkeypatch, eagle3=0.9, medusa=0.1)
-    head = train(seen, None, settings=settings)
-    *reasons, last = seen.plans[0].lines()[1:]  # what to expect is of EAGLE-3
-    assert f"training: {KINDS[kind].label} for" in last
-    assert [line.split(":")[0] for line in reasons[:2]] == ([] if given else ["kind", "not an EAGLE-3 head"])
-    assert head.run.evaluations[0][1].tokens_per_step < head.acceptance.tokens_per_step
-    with pytest.raises(Killed):
-        train(Seen(kill("training", 20)), tmp_path, settings=settings)
-    plant_costs(monkeypatch, eagle3=0.1, medusa=0.9)
-    with pytest.raises(RequestError, match=f"go on with it by {f'--kind {given}' if given else 'no --kind'}, or"):
-        train(Seen(), tmp_path, settings=settings.model_copy(update={"kind": "eagle3"}), resume=True)
-    train(resumed_run := Seen(), tmp_path, settings=settings, resume=True)
-    reason = f"kind: {KINDS[kind].label}, as in {tmp_path}"
-    assert resumed_run.plans[0].lines()[1:-1] == ([] if given else [reason])
-    expected = load_file(head.folder / "model.safetensors")
-    resumed = load_file(tmp_path / "model.safetensors")
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items())
-    assert f"--proposer {kind}:head={head.folder}" in (head.folder / "README.md").read_text(encoding="utf-8")
-    target = model()
-    assert head_of(target) == head.folder
-    assert AutoProposer().merged(head.folder).proposers[-1].model_dump(include={"head"}) == {"head": head.folder}
-    results = Generator(target, trained(), proposer=kind).generate(PROMPTS, max_new_tokens=48)
-    for prompt, result in zip(PROMPTS, results, strict=True):
-        assert result.token_ids == plain(target, prompt, 48)
-    assert sum(result.stats.steps for result in results) < sum(len(result.token_ids) for result in results)
-    for other in KINDS.keys() - {kind}:
-        with pytest.raises(ModelError, match=f"{head.folder}, is one for {kind}: use {kind} or auto, .*{other} --out"):
-            Generator(target, trained(), proposer=other)
-
-
-@pytest.mark.parametrize("kind", ["medusa", "p_eagle"])
-def test_a_head_of_another_kind_is_left_alone(made: tuple[TrainedHead, Seen], kind: Any, tmp_path: Path) -> None:
+def test_a_head_of_another_kind_is_left_alone(made: tuple[TrainedHead, Seen], tmp_path: Path) -> None:
     shutil.copytree(made[0].folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["MedusaModel"]}))
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    settings, config = SETTINGS.model_copy(update={"kind": kind}), tmp_path / "config.json"
-    with pytest.raises(RequestError, match=rf"has an EAGLE-3 head: give another folder \(--out\), or remove {config}$"):
-        train(Seen(), tmp_path, settings=settings, resume=True)
+    with pytest.raises(RequestError, match="head of another kind than EAGLE-3: give another folder"):
+        train(Seen(), tmp_path, resume=True)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
-    config.unlink()
-    train(Seen(interrupt("training", 0)), tmp_path, settings=settings, resume=True)
-    with pytest.raises(RequestError, match=f"has {KINDS[kind].label}: give another folder"):
-        check_folder(tmp_path, "LlamaForCausalLMEagle3", {each.architecture: each.label for each in KINDS.values()})
 
 
 def test_a_model_s_folder_is_left_alone(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
     Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
-    facts = {"command": "specdec train head", "model": model_digest(model())}
-    (tmp_path / "text.json").write_text(json.dumps(facts))
+    (tmp_path / "text.json").write_text(json.dumps({"model": model_digest(model())}))
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    with pytest.raises(RequestError, match="has a model or head that isn't of an earlier run: give another folder"):
+    with pytest.raises(RequestError, match="has a model, or a head of another kind than EAGLE-3: give another folder"):
         train(Seen(), tmp_path, resume=True)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
@@ -272,9 +210,6 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
         train(Seen(), tmp_path)
     with pytest.raises(RequestError, match="another model"):
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
-    remedy = rf"give another folder \(--out\), or remove {tmp_path}/text.npz$"
-    with pytest.raises(RequestError, match=rf"by specdec train head, not by specdec train consistency: {remedy}"):
-        train_consistency(model(), trained(), tmp_path, ConsistencySettings(minutes=0.001), resume=True)
     interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
     assert interrupted.is_interrupted
     longer = Text.load(tmp_path / "text.npz")
@@ -336,6 +271,27 @@ def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
     (plan,) = seen.plans
     assert plan.num_written == plan.num_answer_tokens == head.num_answer_tokens
     assert 0 < plan.training_minutes < SETTINGS.minutes * (1 - SETTINGS.text_share)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_a_run_that_named_the_kind_of_its_head_goes_on_if_that_is_eagle3(
+    made: tuple[TrainedHead, Seen], tmp_path: Path, kind: str
+) -> None:
+    """Another kind's training begins anew on the text."""
+    with pytest.raises(Killed):
+        train(Seen(kill("training", 30)), tmp_path)
+    facts, checkpoint = tmp_path / "text.json", tmp_path / "training.safetensors"
+    run = json.loads(facts.read_text())
+    facts.write_text(json.dumps(run | {"settings": run["settings"] | {"kind": kind}}))
+    before = checkpoint.read_bytes()
+    checkpoint.write_bytes(before.replace(b'kind\\": \\"eagle3', f'kind\\": \\"{kind}'.encode()))
+    assert (checkpoint.read_bytes() == before) == (kind == "eagle3")
+    seen = Seen()
+    head = train(seen, tmp_path, resume=True)
+    (plan,) = seen.plans
+    assert plan.num_written == plan.num_answer_tokens == head.num_answer_tokens
+    whole = SETTINGS.minutes * (1 - SETTINGS.text_share) - 2 * TICK / 60
+    assert (plan.training_minutes < whole, head.run == made[0].run) == (kind == "eagle3", kind == "eagle3")
 
 
 def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_path: Path) -> None:
@@ -445,18 +401,6 @@ def test_files_that_are_replaced_count_as_room(tmp_path: Path) -> None:
     prepare_folder(tmp_path, free + 2**39, replaced=("large", "missing"))
 
 
-def test_the_disk_needs_room_for_the_kinds_that_may_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P-EAGLE's heads, the largest with a small vocabulary, are trained only if they are asked for."""
-    refuse = Mock(side_effect=RequestError("the disk is full"))
-    monkeypatch.setattr("specdec.training.head_training.prepare_folder", refuse)
-    needed = dict[str | None, int]()
-    for kind in (None, *KINDS):
-        with pytest.raises(RequestError, match="the disk is full"):
-            train(Seen(), tmp_path, settings=HeadSettings(kind=kind, draft_vocab_size=16))
-        needed[kind] = refuse.call_args.args[1]
-    assert needed[None] == max(needed["eagle3"], needed["medusa"]) < needed["p_eagle"]
-
-
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     names = ".part-7", "notes.partial.npz", ".notes.part"
     for name in names:
@@ -477,7 +421,7 @@ def test_files_are_on_the_disk_before_they_are_renamed(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", noted)
     Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
-    Checkpoint("eagle3", 1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
+    Checkpoint(1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {"text.npz", "training.safetensors"}
     assert {each.stat().st_ino for each in tmp_path.iterdir()} <= flushed
 

@@ -1,5 +1,6 @@
 """A head learns: from the least-squares start on, the loss falls and more drafts are right."""
 
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import ModelError
-from specdec.training.kinds import KINDS
+from specdec.training.eagle3_training import Eagle3Training
 from specdec.training.loop import Trainer
 from specdec.training.packing import pack
 from specdec.training.rollout import Rollout
@@ -20,8 +21,7 @@ from specdec.training.text import Text
 from specdec.training.vocabulary import draft_vocabulary
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
-def test_training_improves_on_the_start_and_the_start_on_chance(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_improves_on_the_start_and_the_start_on_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=48,
@@ -39,10 +39,10 @@ def test_training_improves_on_the_start_and_the_start_on_chance(kind: str, monke
     writer.write(lambda _: writer.records.num_answer_tokens() < 16_000)
     text = writer.records.text()
     rows = pack(text, 64, np.random.default_rng(0))
-    training = KINDS[kind].untrained(model, draft_vocabulary(text, 48, 40))
-    settings = TrainingSettings(rows_per_batch=2, rows_per_target_pass=16, rate=10.0, **training.schedule)
-    trainer = Trainer(training, TargetStates(model, training.layer_ids), rows[:16], settings, generator)
-    assert trainer.start(rows[16:80]) > 0.1
+    training = Eagle3Training.untrained(model, draft_vocabulary(text, 48, 40))
+    settings = TrainingSettings(rows_per_batch=2, rows_per_target_pass=16, rate=10.0)
+    trainer = Trainer(training, TargetStates(model, training.layer_ids), rows[:16], settings)
+    assert trainer.start(rows[16:80], generator) > 0.1
     before = trainer.evaluate()
     assert before.accuracy[0] > 2 / 40
     update, found = trainer._update, list[float]()
@@ -61,10 +61,10 @@ def test_training_improves_on_the_start_and_the_start_on_chance(kind: str, monke
     chosen = range(0, int(0.4 * len(found)), max(1, len(found) // 20))
     batches = islice(trainer._with_states(rows[16:], 0, is_repeated=False), chosen[-1] + 1)
     steps = settings.early_steps  # of the loss of these updates
-    later = [trainer._loss(batch, steps, update).item() for update, batch in enumerate(batches) if update in chosen]
+    later = [trainer._loss(batch, steps).item() for update, batch in enumerate(batches) if update in chosen]
     assert sum(later) < 0.97 * sum(found[update] for update in chosen)
     gains = [later - earlier for earlier, later in zip(before.accuracy, after.accuracy, strict=True)]
-    assert min(gains) > 0.01  # about 0.03 for a head of Medusa, some more or less by processor
+    assert min(gains) > 0.01
     assert np.mean(gains) > 0.05
     assert after.tokens_per_step > before.tokens_per_step
     assert after.tokens_per_step == max(each.tokens_per_step for _, each in run.evaluations)
@@ -73,25 +73,9 @@ def test_training_improves_on_the_start_and_the_start_on_chance(kind: str, monke
 def test_fewer_rows_than_a_batch_are_refused() -> None:
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
-    training = KINDS["eagle3"].untrained(model, torch.arange(11))
+    training = Eagle3Training.untrained(model, torch.arange(11))
     rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
-    target, settings = TargetStates(model, training.layer_ids), TrainingSettings(rows_per_batch=2)
-    trainer = Trainer(training, target, rows, settings, torch.Generator())
-    for learn in (trainer.start, trainer.train):
+    trainer = Trainer(training, TargetStates(model, training.layer_ids), rows, TrainingSettings(rows_per_batch=2))
+    for learn in (partial(trainer.start, generator=torch.Generator()), trainer.train):
         with pytest.raises(ModelError, match=r"too little text to train on: 1 packed row, and an update takes 2"):
             learn(rows)
-
-
-def test_no_update_draws_as_one_of_a_neighbouring_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
-    training = KINDS["eagle3"].untrained(model, torch.arange(11))
-    rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
-    monkeypatch.setattr(training, "loss", lambda *given: torch.rand(4, generator=given[2]))
-    target, settings = TargetStates(model, training.layer_ids), TrainingSettings(rows_per_batch=1)
-    draws = {
-        tuple(Trainer(training, target, rows, settings, generator)._loss(None, 1, update).tolist())  # type: ignore[arg-type]
-        for generator in (torch.Generator().manual_seed(seed) for seed in range(5))
-        for update in range(5)
-    }
-    assert len(draws) == 25

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.training import ConsistencySettings
+from specdec.training import HeadSettings
 from specdec.training.script_choice import script_for
 from specdec.training.split import SplitText
 from specdec.training.text import Text
@@ -39,7 +39,7 @@ def test_a_chat_template_that_cannot_be_used_is_not_left_out_in_silence() -> Non
 
 
 def test_texts_after_prompts_that_fill_a_row_are_counted() -> None:
-    settings = ConsistencySettings(row_length=16, held_out_every=2)
+    settings = HeadSettings(row_length=16, held_out_every=2)
     documents = [np.arange(12, dtype=np.int32) + index for index in range(8)]
     documents += [np.arange(40, dtype=np.int32) + index for index in range(3)]
     text = Text.of(documents, [2] * 8 + [20] * 3)

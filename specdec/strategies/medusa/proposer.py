@@ -15,7 +15,7 @@ from specdec.heads.settings import notes_on_settings
 from specdec.strategies.base import Engine, Proposer, Tunable
 from specdec.strategies.host import Host
 from specdec.strategies.medusa.engine import MedusaEngine, MedusaOptions
-from specdec.strategies.trained_heads.target_weights import check_ids, head_folder, notes_on_target, shared_weights
+from specdec.strategies.trained_heads.target_weights import check_ids, notes_on_target, shared_weights
 
 
 class MedusaProposer(Proposer):
@@ -53,10 +53,7 @@ class MedusaProposer(Proposer):
 
     tunable: ClassVar[Tunable] = {"num_nodes": (4, 8, 16, 32, 63)}
 
-    head: Path | None = Field(
-        default=None,
-        description="folder of the heads; by default those that `specdec train head --kind medusa` made for this model",
-    )
+    head: Path = Field(description="folder of the heads")
     top_k: int = Field(default=10, ge=1, description="candidates of each head")
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
     min_probability: float = Field(
@@ -65,17 +62,15 @@ class MedusaProposer(Proposer):
     dtype: Precision = Field(default="auto", description=f"the heads' precision; {AUTO}")
 
     def check_files(self) -> None:
-        if self.head is not None:
-            check_medusa_heads(self.head.expanduser())
+        check_medusa_heads(self.head.expanduser())
 
     def bind(self, host: Host) -> Engine:
-        folder = head_folder(host, self.head, "medusa")
+        folder = self.head.expanduser()
         weights = shared_weights(host, f"the Medusa heads in {folder} read")
         heads = read_medusa_heads(folder, weights, dtype_of(self.dtype, weights.embeddings))
         remedy = "give the folder of heads that were trained for this model"
         check_ids(heads.target_ids, host, f"the Medusa heads in {folder} draft", remedy)
         options = MedusaOptions(self.num_nodes, self.min_probability)
         engine = MedusaEngine(options, MedusaRunner(heads, self.top_k), weights.num_layers, learns=host.is_keyed)
-        if self.head is not None:  # those made here were trained for this very model
-            engine.notes = notes_on_settings(folder) + notes_on_target(host.model)
+        engine.notes = notes_on_settings(folder) + notes_on_target(host.model)
         return engine

@@ -1,36 +1,11 @@
 """The weights that trained heads share with their target, their checks, and notes about it."""
 
-from pathlib import Path
-
 import torch
 
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
-from specdec.heads.local_heads import head_of, strategy_of
 from specdec.models.altered import alterations_of
 from specdec.strategies.host import Host
-
-
-def head_folder(host: Host, head: Path | None, kind: str) -> Path:
-    """Return the folder of a head: the given one, or the one of the head that was trained here for the target.
-
-    Args:
-        kind: the strategy that drafts with the head, which is also the kind to train.
-
-    Raises:
-        ModelError: there is neither, or the head that was trained here is of another kind or damaged.
-    """
-    if head is not None:
-        return head.expanduser()
-    folder, train = head_of(host.model), f"`specdec train head --model MODEL --kind {kind}"
-    if folder is None:
-        raise ModelError(f"no head was trained for this model on this machine: give head=FOLDER, or run {train}`")
-    if (found := strategy_of(folder)) != kind:
-        raise ModelError(
-            f"the head trained for this model on this machine, {folder}, is one for {found}: use {found} or auto, or "
-            f"train another with {train} --out FOLDER` and give head=FOLDER"
-        )
-    return folder
 
 
 def shared_weights(host: Host, reader: str) -> TargetWeights:
