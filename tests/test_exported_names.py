@@ -1,32 +1,59 @@
-"""The public names: few, sorted, all there, and imported when they are asked for."""
+"""The names that packages export: all there, few at the root, and imported when they are used."""
 
 import ast
+import inspect
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
 import specdec
+from specdec.plugins.names import BUILT_INS
 from tests.support.fresh_process import modelling, modules_after
 
+ROOT = Path(specdec.__file__).parent
+# The packages that export names by ``lazy_exports``.
+PACKAGES: dict[str, ModuleType] = {
+    module: import_module(module)
+    for path in sorted(ROOT.rglob("__init__.py"))
+    if "lazy_exports(" in path.read_text(encoding="utf-8")
+    for module in [".".join(path.parent.relative_to(ROOT.parent).parts)]
+}
+LISTS = {"proposers": "strategies", "kernels": "weights"}  # the packages of plug-ins whose kind is called otherwise
 
-def kind_and_name(name: str) -> tuple[int, str]:
-    """Constants, then classes, then functions, each in the order of their letters: ruff's RUF022."""
-    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+class Import(NamedTuple):
+    """A name that a package imports for type checkers and editors, and the module that it comes from."""
+
+    module: str
+    name: str
+    given: str | None
 
 
-def test_the_public_names_are_sorted_and_none_is_there_twice() -> None:
-    assert specdec.__all__ == sorted(set(specdec.__all__), key=kind_and_name)
+def typed_imports(package: ModuleType) -> list[Import]:
+    """The statements of the package's ``if TYPE_CHECKING``."""
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    statements = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert len(statements) == len(block.body)
+    return [Import(str(node.module), alias.name, alias.asname) for node in statements for alias in node.names]
 
 
-def test_every_public_name_exists_and_a_star_import_gives_just_these() -> None:
+def test_the_packages_that_are_documented_export_names() -> None:
+    documented = ("backends", "constraints", "decoding", "masks", "sampling", "strategies", "testing", "verifiers")
+    assert {"specdec", *(f"specdec.{package}" for package in documented)} <= PACKAGES.keys()
+
+
+def test_every_name_exists_and_a_star_import_gives_just_these() -> None:
     given: dict[str, object] = {}
     exec("from specdec import *", given)
     assert given.keys() - {"__builtins__"} == set(specdec.__all__)
 
 
-def test_the_public_names_are_few() -> None:
+def test_the_names_of_the_root_are_few() -> None:
     assert len(specdec.__all__) <= 30
 
 
@@ -41,40 +68,56 @@ def test_the_names_that_the_documentation_imports_are_public() -> None:
     assert told | documented - {"demo"} <= set(specdec.__all__)
 
 
-def test_every_public_class_and_function_says_what_it_is() -> None:
-    silent = [
-        name for name in specdec.__all__ if callable(getattr(specdec, name)) and not getattr(specdec, name).__doc__
-    ]
-    assert silent == []
+@pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
+def test_every_exported_class_and_function_says_what_it_is(package: ModuleType) -> None:
+    exported = {name: getattr(package, name) for name in package.__all__}
+    documented = {name: each for name, each in exported.items() if inspect.isclass(each) or inspect.isfunction(each)}
+    assert documented
+    assert [name for name, each in documented.items() if not each.__doc__] == []
 
 
-def typed_imports() -> dict[str, str]:
-    """Each name and the module that it is imported from, as type checkers and editors read them."""
-    tree = ast.parse(Path(specdec.__file__).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    statements = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in statements for alias in node.names}
-
-
-def test_what_type_checkers_read_is_what_is_imported() -> None:
-    assert typed_imports().keys() == set(specdec.__all__)
-    wrong = [
-        name
-        for name, module in typed_imports().items()
-        if getattr(specdec, name) is not getattr(import_module(module), name)
-    ]
+@pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
+def test_what_type_checkers_read_is_what_is_imported(package: ModuleType) -> None:
+    read = typed_imports(package)
+    assert sorted(each.name for each in read) == package.__all__
+    assert [each for each in read if each.given != each.name] == []  # a strict checker takes others for private
+    wrong = [each for each in read if getattr(package, each.name) is not getattr(import_module(each.module), each.name)]
     assert wrong == []
 
 
-def test_dir_lists_every_public_name_also_before_it_was_asked_for() -> None:
-    assert set(specdec.__all__) <= set(dir(specdec))
-    statements = "import specdec, sys\nassert set(specdec.__all__) <= set(dir(specdec))"
-    assert "torch" not in modules_after(statements)
+@pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
+def test_no_name_is_a_modules_too(package: ModuleType) -> None:
+    """Importing a module of the name would replace it in the package."""
+    folder = Path(str(package.__file__)).parent
+    modules = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert "__init__" in modules
+    assert modules & set(package.__all__) == set()
+
+
+@pytest.mark.parametrize("kind", ["proposers", "verifiers", "masks", "constraints", "backends"])
+def test_built_in_plug_ins_are_exported(kind: str) -> None:
+    package = PACKAGES[f"specdec.{LISTS.get(kind, kind)}"]
+    classes = {place.partition(":")[2] for place in BUILT_INS[kind].values()}
+    assert len(classes) >= 3
+    assert classes - set(package.__all__) == set()
+
+
+def test_dir_lists_every_name_before_it_is_used_and_no_package_imports_what_takes_long() -> None:
+    listed = "\n".join(f"import {name}\nassert set({name}.__all__) <= set(dir({name}))" for name in PACKAGES)
+    slow = {"torch", "transformers", "numpy", "pydantic", "pluggy", "rich", "hypothesis"}
+    assert modules_after(listed) & slow == set()
+
+
+def test_modules_are_imported_when_they_are_used() -> None:
+    statements = "import specdec\nassert specdec.errors.SpecdecError is specdec.SpecdecError\nspecdec.demo.Prompt"
+    assert "specdec.demo" in modules_after(statements)
 
 
 def test_a_name_that_is_not_there_is_refused_as_any_module_would() -> None:
     with pytest.raises(AttributeError, match=r"^module 'specdec' has no attribute 'Genrator'$"):
         specdec.Genrator  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^module 'specdec.strategies' has no attribute 'Lookahead'$"):
+        import_module("specdec.strategies").Lookahead  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Genrator' from 'specdec'"):
         from specdec import Genrator  # type: ignore[attr-defined]  # noqa: F401
 

@@ -9,8 +9,7 @@ from transformers import AttentionInterface
 
 from specdec import DraftTree, ModelError, hookimpl
 from specdec.layout import FixedMask, Shapes
-from specdec.masks.base import MaskCompiler
-from specdec.masks.visibility import ancestors, first_seen
+from specdec.masks import MaskCompiler, ancestors, first_seen
 
 NAME = "specdec_example_tree_bits"  # transformers' name of the attention
 ROW, FIRST, STOP, BITS = range(4)  # the columns of a mask; a bit for each node of the tree follows

@@ -1,18 +1,15 @@
 """Decoding by several processes: each has a shard of the model's tensors, or a share of each draft tree."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.distributed.process_group import group
-
-__all__ = ["group"]
-
-if not TYPE_CHECKING:  # a type checker would accept any name
-
-    def __getattr__(name: str) -> Any:
-        """Import ``group`` at first use: torch's distributed tensors take half a second."""
-        if name == "group":
-            from specdec.distributed.process_group import group
-
-            return group
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from specdec.distributed.process_group import group as group
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "process_group": ("group",),
+        },
+    )

@@ -116,7 +116,7 @@ def custom_generate(  # noqa: PLR0913 - as of Generator
     """Make ``model.generate(**inputs, custom_generate=specdec.custom_generate())`` decode with specdec.
 
     The generator is made at a model's first call and cached with the model;
-    ``specdec.in_transformers.generator_cache.release(model)`` closes it. Greedy text is the same as ``generate``'s.
+    ``specdec.in_transformers.release(model)`` closes it. Greedy text is the same as ``generate``'s.
     Sampled text has the same distribution and is reproduced by ``torch.manual_seed``, but it isn't the text that
     ``generate`` itself would draw.
 

@@ -1,1 +1,84 @@
 """Stage 1: which tokens might come next."""
+
+from typing import TYPE_CHECKING
+
+from specdec.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from specdec.strategies.auto import AutoProposer as AutoProposer
+    from specdec.strategies.autoregressive import AutoregressiveProposer as AutoregressiveProposer
+    from specdec.strategies.base import Drafter as Drafter
+    from specdec.strategies.base import Engine as Engine
+    from specdec.strategies.base import Proposer as Proposer
+    from specdec.strategies.draft_model.proposer import DraftModelProposer as DraftModelProposer
+    from specdec.strategies.eagle import EagleProposer as EagleProposer
+    from specdec.strategies.eagle3 import Eagle3Proposer as Eagle3Proposer
+    from specdec.strategies.feedback import Feedback as Feedback
+    from specdec.strategies.host import Host as Host
+    from specdec.strategies.jacobi import JacobiProposer as JacobiProposer
+    from specdec.strategies.lookahead import LookaheadProposer as LookaheadProposer
+    from specdec.strategies.medusa.proposer import MedusaProposer as MedusaProposer
+    from specdec.strategies.merging.acceptance_rates import AcceptanceRates as AcceptanceRates
+    from specdec.strategies.merging.cost_model import CostModel as CostModel
+    from specdec.strategies.merging.cost_model import CostTable as CostTable
+    from specdec.strategies.merging.draft_sizer import DraftSizer as DraftSizer
+    from specdec.strategies.merging.growth import Growth as Growth
+    from specdec.strategies.merging.merged import MergedEngine as MergedEngine
+    from specdec.strategies.merging.merged import MergedProposer as MergedProposer
+    from specdec.strategies.merging.sizer import SpeedupSizer as SpeedupSizer
+    from specdec.strategies.merging.source import Candidate as Candidate
+    from specdec.strategies.merging.source import Source as Source
+    from specdec.strategies.merging.source import SourceProposer as SourceProposer
+    from specdec.strategies.mtp import MtpProposer as MtpProposer
+    from specdec.strategies.p_eagle import PEagleProposer as PEagleProposer
+    from specdec.strategies.prompt_lookup import PromptLookupProposer as PromptLookupProposer
+    from specdec.strategies.request import Request as Request
+    from specdec.strategies.retained import Retained as Retained
+    from specdec.strategies.signals import Answers as Answers
+    from specdec.strategies.signals import Hidden as Hidden
+    from specdec.strategies.signals import HiddenAnswers as HiddenAnswers
+    from specdec.strategies.signals import Nodes as Nodes
+    from specdec.strategies.signals import Signal as Signal
+    from specdec.strategies.signals import TopK as TopK
+    from specdec.strategies.signals import TopLogits as TopLogits
+    from specdec.strategies.signals import What as What
+    from specdec.strategies.sources.datastore import DatastoreProposer as DatastoreProposer
+    from specdec.strategies.sources.grammar import GrammarProposer as GrammarProposer
+    from specdec.strategies.sources.index.building import build_index as build_index
+    from specdec.strategies.sources.recycling import TokenRecyclingProposer as TokenRecyclingProposer
+    from specdec.strategies.sources.suffix import SuffixProposer as SuffixProposer
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "auto": ("AutoProposer",),
+            "autoregressive": ("AutoregressiveProposer",),
+            "base": ("Drafter", "Engine", "Proposer"),
+            "draft_model.proposer": ("DraftModelProposer",),
+            "eagle": ("EagleProposer",),
+            "eagle3": ("Eagle3Proposer",),
+            "feedback": ("Feedback",),
+            "host": ("Host",),
+            "jacobi": ("JacobiProposer",),
+            "lookahead": ("LookaheadProposer",),
+            "medusa.proposer": ("MedusaProposer",),
+            "merging.acceptance_rates": ("AcceptanceRates",),
+            "merging.cost_model": ("CostModel", "CostTable"),
+            "merging.draft_sizer": ("DraftSizer",),
+            "merging.growth": ("Growth",),
+            "merging.merged": ("MergedEngine", "MergedProposer"),
+            "merging.sizer": ("SpeedupSizer",),
+            "merging.source": ("Candidate", "Source", "SourceProposer"),
+            "mtp": ("MtpProposer",),
+            "p_eagle": ("PEagleProposer",),
+            "prompt_lookup": ("PromptLookupProposer",),
+            "request": ("Request",),
+            "retained": ("Retained",),
+            "signals": ("Answers", "Hidden", "HiddenAnswers", "Nodes", "Signal", "TopK", "TopLogits", "What"),
+            "sources.datastore": ("DatastoreProposer",),
+            "sources.grammar": ("GrammarProposer",),
+            "sources.index.building": ("build_index",),
+            "sources.recycling": ("TokenRecyclingProposer",),
+            "sources.suffix": ("SuffixProposer",),
+        },
+    )

@@ -13,39 +13,47 @@
 hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
 """
 
-from specdec.testing.backends import check_backend
-from specdec.testing.cases import Shape, TableConstraint, TableDistribution, distributions, draw_tree, shapes, trees
-from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
-from specdec.testing.constraints import FixedTokens, check_constraint
-from specdec.testing.drafting import first_drafts
-from specdec.testing.emission import emitted_distribution, expected_length, plain_distribution, target_of
-from specdec.testing.enumeration import EXACT, outcomes, total_variation
-from specdec.testing.masks import check_mask
-from specdec.testing.tokenizer import toy_tokenizer
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EXACT",
-    "FixedTokens",
-    "Shape",
-    "TableConstraint",
-    "TableDistribution",
-    "check_backend",
-    "check_constraint",
-    "check_drafting",
-    "check_mask",
-    "check_proposer",
-    "check_verifier",
-    "distributions",
-    "draw_tree",
-    "emitted_distribution",
-    "expected_length",
-    "first_drafts",
-    "outcomes",
-    "plain_distribution",
-    "shapes",
-    "target_of",
-    "total_variation",
-    "toy_host",
-    "toy_tokenizer",
-    "trees",
-]
+from specdec.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from specdec.testing.backends import check_backend as check_backend
+    from specdec.testing.cases import Shape as Shape
+    from specdec.testing.cases import TableConstraint as TableConstraint
+    from specdec.testing.cases import TableDistribution as TableDistribution
+    from specdec.testing.cases import distributions as distributions
+    from specdec.testing.cases import draw_tree as draw_tree
+    from specdec.testing.cases import shapes as shapes
+    from specdec.testing.cases import trees as trees
+    from specdec.testing.checks import check_drafting as check_drafting
+    from specdec.testing.checks import check_proposer as check_proposer
+    from specdec.testing.checks import check_verifier as check_verifier
+    from specdec.testing.checks import toy_host as toy_host
+    from specdec.testing.constraints import FixedTokens as FixedTokens
+    from specdec.testing.constraints import check_constraint as check_constraint
+    from specdec.testing.drafting import first_drafts as first_drafts
+    from specdec.testing.emission import emitted_distribution as emitted_distribution
+    from specdec.testing.emission import expected_length as expected_length
+    from specdec.testing.emission import plain_distribution as plain_distribution
+    from specdec.testing.emission import target_of as target_of
+    from specdec.testing.enumeration import EXACT as EXACT
+    from specdec.testing.enumeration import outcomes as outcomes
+    from specdec.testing.enumeration import total_variation as total_variation
+    from specdec.testing.masks import check_mask as check_mask
+    from specdec.testing.tokenizer import toy_tokenizer as toy_tokenizer
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "backends": ("check_backend",),
+            "cases": ("Shape", "TableConstraint", "TableDistribution", "distributions", "draw_tree", "shapes", "trees"),
+            "checks": ("check_drafting", "check_proposer", "check_verifier", "toy_host"),
+            "constraints": ("FixedTokens", "check_constraint"),
+            "drafting": ("first_drafts",),
+            "emission": ("emitted_distribution", "expected_length", "plain_distribution", "target_of"),
+            "enumeration": ("EXACT", "outcomes", "total_variation"),
+            "masks": ("check_mask",),
+            "tokenizer": ("toy_tokenizer",),
+        },
+    )

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from specdec.backends.base import Backend
-from specdec.backends.output import OutputRow
+from specdec.backends import Backend, OutputRow
 from specdec.layout import Compiler
-from specdec.plugins.builtins import built_in
+from specdec.plugins import built_in
 from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 

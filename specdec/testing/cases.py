@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from specdec.backends.toy import TokenDistribution
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
-from specdec.sampling.randomness import RandomSource
+from specdec.backends import TokenDistribution
+from specdec.constraints import Constraint, ConstraintState, Vocabulary
+from specdec.sampling import RandomSource
 from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:

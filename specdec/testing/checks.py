@@ -6,22 +6,19 @@ from typing import Any
 
 import torch
 
-from specdec.backends.toy import TokenDistribution, ToyBackend
-from specdec.decoding.request_state import TokenView
+from specdec.backends import TokenDistribution, ToyBackend
+from specdec.decoding import TokenView
 from specdec.errors import ModelError
-from specdec.plugins.builtins import built_in
-from specdec.sampling.randomness import Randomness, RandomSource
+from specdec.plugins import built_in
+from specdec.sampling import Randomness, RandomSource
 from specdec.settings import Settings
-from specdec.strategies.base import Proposer
-from specdec.strategies.feedback import Feedback
-from specdec.strategies.host import Host
-from specdec.strategies.request import Request
+from specdec.strategies import Feedback, Host, Proposer, Request
 from specdec.target import Target
 from specdec.testing.cases import Shape, draw_tree
 from specdec.testing.emission import emitted_distribution, plain_distribution, verdict_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
 from specdec.tree import Budget
-from specdec.verifiers.base import Verifier
+from specdec.verifiers import Verifier
 
 
 def check_verifier(

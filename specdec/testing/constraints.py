@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints import Constraint, ConstraintState, Vocabulary
 
 _NUM_WALKS, _MOST_TOKENS = 4, 24
 

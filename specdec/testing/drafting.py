@@ -3,10 +3,10 @@
 from itertools import islice
 from typing import Any
 
-from specdec.backends.toy import ToyModel
-from specdec.constraints.base import Constraint
+from specdec.backends import ToyModel
+from specdec.constraints import Constraint
 from specdec.record import StepRecord
-from specdec.strategies.base import Proposer
+from specdec.strategies import Proposer
 from specdec.tree import DraftTree
 
 

@@ -5,17 +5,13 @@ from typing import Any
 
 import torch
 
-from specdec.backends.output import Output, OutputRow
-from specdec.backends.toy import TokenDistribution
-from specdec.constraints.base import Vocabulary
-from specdec.constraints.path_state import PathState
-from specdec.sampling.distributions import NodeDistributions
-from specdec.sampling.processors import Warper
-from specdec.sampling.randomness import RandomSource
+from specdec.backends import Output, OutputRow, TokenDistribution
+from specdec.constraints import PathState, Vocabulary
+from specdec.sampling import NodeDistributions, RandomSource, Warper
 from specdec.settings import Settings
 from specdec.testing.enumeration import outcomes
 from specdec.tree import ROOT, DraftTree
-from specdec.verifiers.base import Verdict, Verifier
+from specdec.verifiers import Verdict, Verifier
 
 TreeDrawing = Callable[[RandomSource], DraftTree]
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from specdec.sampling.randomness import RandomSource
+from specdec.sampling import RandomSource
 
 T = TypeVar("T", bound=Hashable)
 EXACT = 1e-12  # float64 rounding over a few thousand outcomes

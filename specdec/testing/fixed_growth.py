@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec.strategies.merging.growth import Growth
+from specdec.strategies import Growth
 
 
 class FixedGrowth(Growth):

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdec.backends.hf import HFBackend
-from specdec.backends.static import Inputs, StaticBackend
+from specdec.backends import HFBackend, StaticBackend
 from specdec.layout import FixedMask, Shapes, Window
-from specdec.machine.cuda_graphs import Graphs, Outputs
-from specdec.masks.base import MaskCompiler
-from specdec.models.own_forward import own_logits
+from specdec.machine import Graphs
+from specdec.masks import MaskCompiler
+from specdec.models import own_logits
 from specdec.probes.walk import fault_of
 from specdec.testing.backends import check_backend
 from specdec.tree import DraftTree
@@ -26,6 +25,8 @@ _KINDS: dict[str, Window | None] = {
     "sliding_attention": Window("sliding", 5),
     "chunked_attention": Window("chunked", 4),
 }
+
+_Outputs = tuple[torch.Tensor, ...]
 
 
 def check_mask(compiler: MaskCompiler, model: Any = None, tolerance: float = 1e-3, seed: int = 0) -> None:
@@ -104,21 +105,21 @@ class _Captured(StaticBackend):
         return str(self._graphs.fault)
 
 
-class _EveryGraph(Graphs[Inputs]):
+class _EveryGraph(Graphs[Any]):
     """Graphs that are captured at once: as CUDA graphs on a GPU, elsewhere operation by operation."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.captures, self.num_replays, self.fault = True, 0, ""
 
-    def run(self, call: Callable[[Inputs], Outputs], inputs: Inputs, shape: Any, memory: object) -> Outputs:
+    def run(self, call: Callable[[Any], _Outputs], inputs: Any, shape: Any, memory: object) -> _Outputs:
         if self._memory is memory:
             self._seen.add(shape)
         outputs = super().run(call, inputs, shape, memory)
         self.num_replays += shape in self._graphs
         return outputs
 
-    def _captured(self, call: Callable[[Inputs], Outputs], inputs: Inputs) -> Any:
+    def _captured(self, call: Callable[[Any], _Outputs], inputs: Any) -> Any:
         if self._device.type == "cuda":
             return super()._captured(call, inputs)
         try:
@@ -135,7 +136,7 @@ class _NotCapturedError(Exception):
 class _Recording(TorchDispatchMode):
     """The operations of a pass, which are run again on the same tensors as a CUDA graph's are."""
 
-    def __init__(self, run: Callable[[Inputs], Outputs], inputs: Inputs) -> None:
+    def __init__(self, run: Callable[[Any], _Outputs], inputs: Any) -> None:
         super().__init__()
         self._inputs, self._calls = inputs.owned(), list[tuple[Any, Any, Any, Any]]()
         self._device = inputs.input_ids.device
@@ -150,7 +151,7 @@ class _Recording(TorchDispatchMode):
         self._calls.append((func, args, kwargs or {}, output))
         return output
 
-    def __call__(self, inputs: Inputs) -> Outputs:
+    def __call__(self, inputs: Any) -> _Outputs:
         self._inputs.copy_(inputs)
         for func, args, kwargs, output in self._calls:
             again = func(*args, **kwargs)

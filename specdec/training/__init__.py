@@ -1,35 +1,24 @@
 """Training of draft heads on text that their model writes itself."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdec.training.progress import Plan, Progress, Watch
-from specdec.training.settings import HeadSettings
+from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.training.head_training import train_head, write_own_text
-    from specdec.training.run import TrainedHead
-
-__all__ = [
-    "HeadSettings",
-    "Plan",
-    "Progress",
-    "TrainedHead",
-    "Watch",
-    "train_head",
-    "write_own_text",
-]
-
-# The training itself is imported at first use: it needs transformers' models.
-_HOMES = {
-    "TrainedHead": "run",
-    "train_head": "head_training",
-    "write_own_text": "head_training",
-}
-
-if not TYPE_CHECKING:  # a type checker would accept any name
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(import_module(f"specdec.training.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from specdec.training.head_training import train_head as train_head
+    from specdec.training.head_training import write_own_text as write_own_text
+    from specdec.training.progress import Plan as Plan
+    from specdec.training.progress import Progress as Progress
+    from specdec.training.progress import Watch as Watch
+    from specdec.training.run import TrainedHead as TrainedHead
+    from specdec.training.settings import HeadSettings as HeadSettings
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "head_training": ("train_head", "write_own_text"),
+            "progress": ("Plan", "Progress", "Watch"),
+            "run": ("TrainedHead",),
+            "settings": ("HeadSettings",),
+        },
+    )

@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from specdec import ToyModel
-from specdec.backends import hf as hf_module
-from specdec.backends.base import Backend, Held
-from specdec.backends.hf import HFBackend
-from specdec.backends.output import Output
-from specdec.backends.static import StaticBackend
-from specdec.backends.toy import ToyBackend
+from specdec.backends import Backend, Held, HFBackend, Output, StaticBackend, ToyBackend
 from specdec.layout import Layout
-from specdec.masks.dense import DenseCompiler
-from specdec.plugins.registry import load_plugins
+from specdec.masks import DenseCompiler
+from specdec.plugins import load_plugins
 from specdec.testing import check_backend
 from tests.support import families
 from tests.support.examined import examined
@@ -66,7 +61,7 @@ def test_every_registered_backend_is_tested_here() -> None:
 @pytest.fixture(scope="module", params=MAKERS)
 def driven(request: pytest.FixtureRequest) -> tuple[Backend, Plain]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that short prompts come in several
+        patch.setattr("specdec.backends.hf.PREFILL_CHUNK", 8)  # so that short prompts come in several
         backend, plain = MAKERS[request.param]()
     backend.shapes = replace(backend.shapes, chunk=8)
     return backend, plain

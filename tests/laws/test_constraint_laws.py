@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.constraints.base import Vocabulary
+from specdec.constraints import Vocabulary
 from specdec.settings import Settings
 from specdec.testing import (
     EXACT,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import ROOT, DraftTree
-from specdec.backends.toy import TokenDistribution
-from specdec.sampling.randomness import RandomSource
+from specdec.backends import TokenDistribution
+from specdec.sampling import RandomSource
 from specdec.settings import Settings
 from specdec.testing import (
     EXACT,
@@ -27,7 +27,7 @@ from specdec.testing import (
     target_of,
     total_variation,
 )
-from specdec.verifiers.base import Verifier
+from specdec.verifiers import Verifier
 from tests.support.generators import REGISTRY, VERIFIERS
 
 LEAF = Shape()
@@ -217,7 +217,7 @@ def test_the_enumeration_itself_sees_a_law_that_is_off() -> None:
         reads_q = False
 
         def verify(self, tree: DraftTree, target: object, chances: RandomSource):  # type: ignore[no-untyped-def]
-            from specdec.verifiers.base import Verdict
+            from specdec.verifiers import Verdict
 
             law = target.probs(ROOT)  # type: ignore[attr-defined]
             return Verdict((ROOT, 1), (tree.tokens[1], chances.categorical(law, 0)))

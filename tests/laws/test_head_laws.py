@@ -7,18 +7,15 @@ import pytest
 import torch
 
 from specdec import Budget, Feedback
-from specdec.heads.config import Eagle3Config
-from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.torch_runner import TorchRunner
-from specdec.sampling.processors import Warper
-from specdec.sampling.randomness import RandomSource
+from specdec.heads import Eagle3Config, Eagle3Head, TorchRunner
+from specdec.sampling import RandomSource, Warper
 from specdec.settings import Settings
-from specdec.strategies.signals import HiddenAnswers, Nodes
+from specdec.strategies import HiddenAnswers, Nodes
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 from specdec.strategies.trained_heads.sampled_candidates import DrawingEngine
 from specdec.testing import TableDistribution, outcomes, plain_distribution, target_of, total_variation
 from specdec.testing.checks import EnumeratedRequest
-from specdec.verifiers.base import Verifier
+from specdec.verifiers import Verifier
 from tests.support.generators import REGISTRY
 
 VOCAB, CONTEXT, NUM_TOKENS = 4, (1, 2, 0), 2

@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
-from specdec.decoding.request_state import TokenView
+from specdec.decoding import TokenView
 from specdec.decoding.signals import select
-from specdec.plugins.registry import load_plugins
-from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Drafter
-from specdec.strategies.request import Request
-from specdec.strategies.signals import Answers, TopLogits
+from specdec.plugins import load_plugins
+from specdec.sampling import Randomness
+from specdec.strategies import Answers, Drafter, Request, TopLogits
 from specdec.testing import check_proposer, toy_host
 from tests.support.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models
 from tests.support.plain import decode_law

@@ -10,10 +10,7 @@ import torch
 
 from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Generator, Nodes, Proposer, Request, ToyModel
 from specdec.decoding.prefix_cache import _BLOCK
-from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.retained import Retained
-from specdec.strategies.signals import Answers, Hidden, Signal
-from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.strategies import Answers, Hidden, MergedProposer, Retained, Signal, SuffixProposer
 from tests.support.plain import decode_law
 
 STATES = Hidden((0,))  # the toy's: the layer, the token and its position

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Proposer, Request, Role, ToyModel, What
-from specdec.backends.output import Output
-from specdec.backends.toy import ToyBackend
+from specdec.backends import Output, ToyBackend
 from specdec.layout import Layout
-from specdec.strategies.signals import Answers, Hidden, Signal, TopK, TopLogits
+from specdec.strategies import Answers, Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
 from tests.support.generators import path_to, prompts, toy_models
 from tests.support.plain import decode_law

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from specdec import ROOT, DraftTree, Role, ToyModel
-from specdec.backends.output import Output, OutputRow
-from specdec.sampling.distributions import NodeDistributions
-from specdec.sampling.processors import Warper
-from specdec.sampling.randomness import Randomness
+from specdec.backends import Output, OutputRow
+from specdec.sampling import NodeDistributions, Randomness, Warper
 from specdec.settings import Settings
 from specdec.testing import trees
 from tests.support.generators import REGISTRY, VERIFIERS

@@ -32,19 +32,15 @@ from specdec import (
     demo,
     hookimpl,
 )
-from specdec.backends.base import NO_OPTIONS, BackendOptions
-from specdec.backends.toy import ToyBackend
-from specdec.decoding.result import Chunk
+from specdec.backends import NO_OPTIONS, BackendOptions, ToyBackend
+from specdec.decoding import Chunk
 from specdec.layout import Compiler
-from specdec.masks.base import MaskCompiler
-from specdec.masks.dense import DenseCompiler
+from specdec.masks import DenseCompiler, MaskCompiler
 from specdec.settings import Settings
-from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.strategies import MergedProposer, SuffixProposer
 from specdec.target import Target
 from specdec.testing import check_backend, check_proposer, toy_tokenizer
-from specdec.verifiers.match import MatchVerifier
-from specdec.verifiers.typical import TypicalVerifier
+from specdec.verifiers import MatchVerifier, TypicalVerifier
 
 
 def generators() -> Iterator[Generator]:

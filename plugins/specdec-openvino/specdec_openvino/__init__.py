@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from specdec import hookimpl
-from specdec.backends.base import Backend
+from specdec.backends import Backend
 from specdec.errors import PluginError
 
 

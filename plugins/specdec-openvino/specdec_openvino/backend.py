@@ -12,19 +12,15 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends.base import Backend, BackendOptions, Examination
-from specdec.backends.output import Output
-from specdec.heads.base import HeadRunner
-from specdec.heads.pair_head import PairHead
-from specdec.heads.torch_runner import TorchRunner
+from specdec.backends import Backend, BackendOptions, Examination, Output
+from specdec.heads import HeadRunner, PairHead, TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.machine.forks import TORCH_IN_ONE_THREAD, refuse_fork
-from specdec.masks.dense import DenseCompiler
-from specdec.models.architecture import attention_kinds, name_of, shapes_of
-from specdec.models.loading import ModelSource
+from specdec.machine import TORCH_IN_ONE_THREAD, refuse_fork
+from specdec.masks import DenseCompiler
+from specdec.models import ModelSource, attention_kinds, name_of, shapes_of
 from specdec.models.position_limit import position_limit
 from specdec.padding import Padding
-from specdec.probes.selftest import probe
+from specdec.probes import probe
 from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.engine.filling import Filling

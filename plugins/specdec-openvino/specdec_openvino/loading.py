@@ -12,12 +12,16 @@ from transformers import PreTrainedModel
 
 from specdec import ModelError
 from specdec.machine.cache_folder import cache_folder
-from specdec.models.architecture import name_of
+from specdec.models import (
+    ModelSource,
+    fingerprint_of,
+    is_gguf,
+    load_pretrained,
+    load_pretrained_tokenizer,
+    model_file,
+    name_of,
+)
 from specdec.models.checkpoint_files import CONFIG
-from specdec.models.fingerprint import fingerprint_of
-from specdec.models.gguf_file import is_gguf
-from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer
-from specdec.models.model_files import model_file
 from specdec.models.notes import notes_of
 from specdec_openvino.conversion.external_weights import Checkpoint, weights_of
 from specdec_openvino.conversion.files import Conversion, path_in, remove_others

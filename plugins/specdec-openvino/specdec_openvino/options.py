@@ -8,7 +8,7 @@ from openvino.properties import hint, inference_num_threads
 from pydantic import Field
 
 from specdec import ModelError
-from specdec.backends.base import BackendOptions
+from specdec.backends import BackendOptions
 from specdec_openvino.conversion.rounding import Rounding
 
 Precision = Literal["model", "bfloat16", "bf16"]

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 
 from specdec import ModelError
+from specdec.models import ModelSource, is_gguf, model_file
 from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, NO_CONFIG
-from specdec.models.gguf_file import is_gguf
-from specdec.models.loading import ModelSource
-from specdec.models.model_files import model_file
 from specdec_openvino.options import check_dtype
 from specdec_openvino.sources.hub import is_name_of_export
 

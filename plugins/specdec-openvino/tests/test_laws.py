@@ -21,10 +21,8 @@ from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
 from specdec import DraftTree, ModelError
-from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact.compiler import ExactCompiler
-from specdec.models.loading import ModelSource
-from specdec.models.token_weights import embeddings_of, output_rows_of
+from specdec.masks import DenseCompiler, ExactCompiler
+from specdec.models import ModelSource, embeddings_of, output_rows_of
 from specdec.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend

@@ -15,7 +15,7 @@ from specdec_openvino.sources import checkpoints
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
-from specdec.models.loading import ModelSource
+from specdec.models import ModelSource
 from specdec.testing import toy_tokenizer
 
 Make = Callable[[str], PreTrainedModel]

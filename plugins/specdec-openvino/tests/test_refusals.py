@@ -15,7 +15,7 @@ from specdec_openvino.conversion.attention import Tracing
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, PluginError
-from specdec.masks.dense import DenseCompiler
+from specdec.masks import DenseCompiler
 
 Make = Callable[[str], PreTrainedModel]
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import Generator, demo
-from specdec.plugins.registry import load_plugins
+from specdec.plugins import load_plugins
 
 Make = Callable[[str], PreTrainedModel]
 PROMPTS = [[5, 9, 2, 5, 9], [7], [1, 2, 3, 1, 2, 3, 1, 2, 30, 31, 32, 33]]

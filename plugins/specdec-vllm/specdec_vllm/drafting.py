@@ -10,14 +10,9 @@ import numpy as np
 from specdec import Budget, DraftTree, Feedback, Proposer, Request
 from specdec.costs import Costs
 from specdec.errors import ModelError, PluginError
-from specdec.plugins.registry import load_plugins
+from specdec.plugins import load_plugins
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Engine
-from specdec.strategies.host import Host
-from specdec.strategies.merging.draft_sizer import DraftSizer
-from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.sources.grammar import GrammarProposer
+from specdec.strategies import AutoProposer, DraftSizer, Engine, GrammarProposer, Host, MergedProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text

@@ -18,8 +18,7 @@ import numpy as np
 
 from specdec.costs import Costs
 from specdec.record import StepRecord
-from specdec.strategies.merging.cost_model import CostModel, CostTable
-from specdec.strategies.merging.growth import Growth
+from specdec.strategies import CostModel, CostTable, Growth
 
 _MOST, _FEWEST = 5, 2  # passes of a group that count, and that have to be seen
 _MOST_SEARCHES = 15

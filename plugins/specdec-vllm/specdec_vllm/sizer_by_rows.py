@@ -7,9 +7,7 @@ many rows is no reason to make none with few, and what they gain with few isn't 
 from collections.abc import Sequence
 
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.draft_sizer import DraftSizer
-from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.strategies import DraftSizer, Growth, SpeedupSizer
 from specdec_vllm.packed_cost_model import PackedCostModel
 
 # In plain steps: without it, one long prompt would end drafts for longer than its request decodes.

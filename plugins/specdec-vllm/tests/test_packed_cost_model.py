@@ -13,7 +13,7 @@ from specdec_vllm.sizer_by_rows import SizerByRows
 from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.strategies import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 
 AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)

@@ -14,8 +14,7 @@ from specdec_vllm.sizer_by_rows import SizerByRows
 
 from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
 from specdec.record import StepRecord
-from specdec.strategies.base import Engine
-from specdec.strategies.merging.merged import MergedEngine
+from specdec.strategies import Engine, MergedEngine
 
 VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
 

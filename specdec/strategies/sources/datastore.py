@@ -29,7 +29,7 @@ class DatastoreProposer(SourceProposer):
     Takes about ten microseconds per node. Memory: the file is mapped, with some megabytes resident at a time.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from specdec.strategies.sources.index.building import build_index
+    >>> from specdec.strategies import build_index
     >>> from specdec.testing import first_drafts
     >>> with TemporaryDirectory() as folder:
     ...     _ = build_index(Path(folder, "index"), [[1, 2, 3, 4], [7, 2, 3, 5]])

@@ -13,9 +13,8 @@ from openvino import opset13 as ops
 from torch.nn.functional import linear
 
 from specdec.errors import in_one_line
-from specdec.heads.config import PairHeadConfig
-from specdec.heads.pair_head import PairHead, Product, fused
-from specdec.models.gradients import without_autocast
+from specdec.heads import PairHead, PairHeadConfig, Product, fused
+from specdec.models import without_autocast
 from specdec_openvino.conversion.external_weights import bytes_of, extract_constants, insert_constants
 from specdec_openvino.conversion.tracing import CONVERTING, translated
 from specdec_openvino.conversion.weight_separation import serialized

@@ -4,8 +4,7 @@ import numpy as np
 import openvino as ov
 import torch
 
-from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.pair_head import PairHead
+from specdec.heads import Continuations, HeadRunner, KeyValues, Noise, PairHead, Pairs
 from specdec_openvino.heads.graph import HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 

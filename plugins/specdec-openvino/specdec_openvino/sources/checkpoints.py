@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from specdec.models import ModelSource, load_pretrained
 from specdec.models.gguf_file import config_of
-from specdec.models.loading import ModelSource, load_pretrained
 from specdec_openvino.conversion.external_weights import Checkpoint, Weights, weights_of
 from specdec_openvino.conversion.files import Conversion
 from specdec_openvino.conversion.names import name_of_file, name_of_folder

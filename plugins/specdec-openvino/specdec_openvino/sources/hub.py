@@ -7,9 +7,8 @@ from huggingface_hub import snapshot_download
 
 from specdec import ModelError
 from specdec.errors import in_one_line
+from specdec.models import ModelSource, model_file
 from specdec.models.checkpoint_files import CONFIG
-from specdec.models.loading import ModelSource
-from specdec.models.model_files import model_file
 from specdec_openvino.sources.export import GRAPH, WEIGHTS, is_export
 
 _FETCHED = GRAPH, WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"  # not the tokenizer's graphs

@@ -11,9 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec import DraftTree
 from specdec.layout import Shapes
-from specdec.masks.base import MaskCompiler
-from specdec.masks.dense import DenseCompiler
-from specdec.masks.split.compiler import SplitCompiler
+from specdec.masks import DenseCompiler, MaskCompiler, SplitCompiler
 from specdec.masks.visibility import ancestors
 
 

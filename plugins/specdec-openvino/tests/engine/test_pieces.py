@@ -11,9 +11,9 @@ from specdec_openvino.engine.trial import most_rounded_alike
 from specdec_openvino.options import OpenVINOOptions
 
 from specdec import DraftTree
-from specdec.backends.output import Output
+from specdec.backends import Output
 from specdec.layout import Layout
-from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks import ExactCompiler
 from specdec.padding import Padding
 from specdec.target import Target
 

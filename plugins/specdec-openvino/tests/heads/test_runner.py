@@ -15,11 +15,10 @@ from specdec_openvino.heads.graph import HeadError
 from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
-from specdec.heads.base import HeadRunner
+from specdec.heads import HeadRunner, TorchRunner
 from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append, prefill
-from specdec.heads.torch_runner import TorchRunner
-from specdec.masks.dense import DenseCompiler
+from specdec.masks import DenseCompiler
 from specdec.strategies.trained_heads.engine import HeadEngine, TreeOptions
 
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6

@@ -28,9 +28,8 @@ from specdec_openvino.sources.export import Export
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError
-from specdec.models.hub import HubAnswer
-from specdec.models.loading import ModelSource
-from specdec.plugins.registry import load_plugins
+from specdec.models import HubAnswer, ModelSource
+from specdec.plugins import load_plugins
 from specdec.runtime.backend_choice import read_models
 from specdec.testing import toy_tokenizer
 
