@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import AttentionInterface
 
 from specdec import DraftTree, ModelError, hookimpl
 from specdec.layout import FixedMask, Shapes
-from specdec.masks import MaskCompiler, ancestors, first_seen
+from specdec.masks import MaskCompiler, ancestors, first_seen, register_attention
 
 NAME = "specdec_example_tree_bits"  # transformers' name of the attention
 ROW, FIRST, STOP, BITS = range(4)  # the columns of a mask; a bit for each node of the tree follows
@@ -18,7 +17,7 @@ ROW, FIRST, STOP, BITS = range(4)  # the columns of a mask; a bit for each node 
 class TreeBits(FixedMask):
     """What each node sees, int32, ``(rows, 1, width, 3 + width)``.
 
-    The row of its keys in the cache; the first slot of the text that it sees, and the end of those slots; and 1 for each
+    The row of its keys in the cache; the first slot of the text that it sees, and where the text ends; and 1 for each
     node of its tree that it sees. The nodes' slots follow the text's.
     """
 
@@ -39,7 +38,7 @@ class TreeBitsCompiler(MaskCompiler):
     has_fixed_shapes: ClassVar[bool] = True
 
     def register(self) -> None:
-        AttentionInterface.register(NAME, tree_bits_attention)
+        register_attention(NAME, tree_bits_attention)
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
@@ -56,7 +55,7 @@ class TreeBitsCompiler(MaskCompiler):
             bits[:, 0, :, BITS:] = closures & (positions[:, None] >= first)
             for row, tree in enumerate(trees):  # padding sees itself alone: no slot of the text
                 bits[row, 0, len(tree) :, FIRST] = lengths[row]
-            masks[kind] = torch.from_numpy(bits).to(shapes.device).as_subclass(TreeBits)
+            masks[kind] = torch.tensor(bits, device=shapes.device).as_subclass(TreeBits)
         return masks
 
 

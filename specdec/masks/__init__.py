@@ -6,6 +6,7 @@ from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from specdec.masks.base import MaskCompiler as MaskCompiler
+    from specdec.masks.base import register_attention as register_attention
     from specdec.masks.dense import DenseCompiler as DenseCompiler
     from specdec.masks.exact.compiler import ExactCompiler as ExactCompiler
     from specdec.masks.slot_table.compiler import SlotTableCompiler as SlotTableCompiler
@@ -16,7 +17,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "base": ("MaskCompiler",),
+            "base": ("MaskCompiler", "register_attention"),
             "dense": ("DenseCompiler",),
             "exact.compiler": ("ExactCompiler",),
             "slot_table.compiler": ("SlotTableCompiler",),

@@ -14,7 +14,7 @@ Laws:
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -85,6 +85,13 @@ class MaskCompiler(BaseModel, Compiler):
             columns=_wanted(trees),
             attention=self.attention if masks else None,
         )
+
+
+def register_attention(name: str, function: Callable[..., tuple[torch.Tensor, None]]) -> None:
+    """Give an attention function its name in transformers; a second call has no effect."""
+    from transformers import AttentionInterface  # takes seconds
+
+    AttentionInterface.register(name, function)
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 
 _NUM_PASSES = 4
+_NUM_STEPS = 12
 _MOST_NODES = 8
 _LONGEST = 20
 
@@ -53,6 +54,15 @@ def check_backend(
         for row in case.target.rows:
             case.target.release(row)
     assert backend.num_rows == 0, f"{backend.num_rows} rows are left open"
+
+
+def check_steps(target: Target, plain: Callable[[list[int]], torch.Tensor], tolerance: float, seed: int) -> None:
+    """Check passes over drafts of one growing text; see ``check_backend``."""
+    case = _Case(target, plain, tolerance, np.random.default_rng(seed))
+    case.begin(1)
+    for _ in range(_NUM_STEPS):
+        case.decode()
+    case.leave()
 
 
 @dataclass

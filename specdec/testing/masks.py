@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from specdec.machine import Graphs
 from specdec.masks import MaskCompiler
 from specdec.models import own_logits
 from specdec.probes.walk import fault_of
-from specdec.testing.backends import check_backend
+from specdec.target import Target
+from specdec.testing.backends import check_backend, check_steps
 from specdec.tree import DraftTree
 
 _NUM_BATCHES = 20
@@ -57,6 +58,7 @@ def check_mask(compiler: MaskCompiler, model: Any = None, tolerance: float = 1e-
         _check_shapes(compiler, HFBackend.assumed_passes(model).shapes, rng)
         captured = _Captured(model, compiler)
         check_backend(captured, plain, compiler, tolerance, seed)
+        check_steps(Target(captured, compiler), plain, tolerance, seed)
         assert captured.num_replays, f"no pass was captured: {captured.fault}"
 
 
@@ -87,7 +89,9 @@ def _tree(num_nodes: int, rng: np.random.Generator) -> DraftTree:
 
 
 class _Captured(StaticBackend):
-    """The static backend, which captures each shape's first pass."""
+    """The static backend, which captures each shape's first pass; few shapes, so that many passes are replayed."""
+
+    widths: ClassVar[tuple[int, ...]] = (32,)
 
     def _make_cache(self, num_layers: int) -> Any:
         cache = super()._make_cache(num_layers)
@@ -115,9 +119,8 @@ class _EveryGraph(Graphs[Any]):
     def run(self, call: Callable[[Any], _Outputs], inputs: Any, shape: Any, memory: object) -> _Outputs:
         if self._memory is memory:
             self._seen.add(shape)
-        outputs = super().run(call, inputs, shape, memory)
         self.num_replays += shape in self._graphs
-        return outputs
+        return super().run(call, inputs, shape, memory)
 
     def _captured(self, call: Callable[[Any], _Outputs], inputs: Any) -> Any:
         if self._device.type == "cuda":
@@ -133,11 +136,11 @@ class _NotCapturedError(Exception):
     """Raised if the host reads numbers from the device in a pass."""
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """The operations of a pass, which are run again on the same tensors as a CUDA graph's are."""
 
     def __init__(self, run: Callable[[Any], _Outputs], inputs: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self._inputs, self._calls = inputs.owned(), list[tuple[Any, Any, Any, Any]]()
         self._device = inputs.input_ids.device
         run(self._inputs)  # what is made in a first call is not part of a graph
