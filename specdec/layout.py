@@ -12,8 +12,6 @@ from torch._C import _disabled_torch_function_impl
 from specdec.padding import NO_PADDING, Padding
 from specdec.tree import DraftTree
 
-SLOT_TABLE = "specdec_slot_table"  # transformers' name of the attention that reads slot tables
-ROW, FIRST, PREFIX, STOP, NUM_HEADER = range(5)  # the columns of a slot table
 MAX_POSITIONS = 1 << 24  # of a model without a limit, so that every request ends
 
 
@@ -85,38 +83,16 @@ class PartialMask(torch.Tensor):
         raise NotImplementedError
 
 
-class SlotTable(PartialMask):
-    """The cache slots that each node sees, by position: int32, ``(rows, 1, width, 4 + listed)``.
+class FixedMask(PartialMask):
+    """A mask whose shape doesn't grow with the text, so that a pass with it can be captured as a CUDA graph.
 
-    A node at position p sees the positions ``first`` … p. Those below ``prefix`` are in the slots of the same number;
-    the slots of the others are listed. So a table is as wide as a tree is deep, however long the text is.
-
-    A node's numbers are the row of its keys, ``first``, ``prefix``, ``stop`` = p + 1, and the slots of the positions
-    from ``prefix`` on; those from ``stop`` on are unused.
+    The attention gets the keys and values of all rows in the cache, up to a fixed number of slots, and finds those of a
+    node by the number of its row in the mask.
     """
 
-    def visible(self) -> torch.Tensor:
-        table = self[:, 0].long()
-        listed = table[..., NUM_HEADER:]
-        num_slots = int(torch.maximum(table[..., STOP].max(), listed.max() + 1))
-        slots = torch.arange(num_slots, device=table.device)
-        end = torch.minimum(table[..., PREFIX], table[..., STOP])
-        seen = (slots >= table[..., FIRST, None]) & (slots < end[..., None])
-        positions = table[..., PREFIX, None] + torch.arange(listed.shape[-1], device=table.device)
-        is_seen = (positions >= table[..., FIRST, None]) & (positions < table[..., STOP, None])
-        others = torch.zeros_like(seen, dtype=torch.int64)
-        others.scatter_add_(2, listed.clamp(min=0), is_seen.long())
-        return seen | (others > 0)
-
-
-def numbered_from(table: torch.Tensor, first: int) -> torch.Tensor:
-    """Return a table's numbers for rows that begin at row ``first`` of the keys, as an ordinary tensor."""
-    numbers = table.as_subclass(torch.Tensor)
-    if first == 0:
-        return numbers
-    numbers = numbers.clone()
-    numbers[..., ROW] += first
-    return numbers
+    def numbered_from(self, first: int) -> torch.Tensor:
+        """Return the mask for rows that begin at row ``first`` of the keys, as an ordinary tensor."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +146,13 @@ class Compiler(ABC):
     Attributes:
         attention: the name in transformers of the attention that reads the masks; None for the model's own.
         bit_exact: True if logits have the same bits in every layout.
+        has_fixed_shapes: True if the masks are ``FixedMask``.
         max_depth: the largest depth of a tree; None for no limit.
     """
 
     attention: ClassVar[str | None]
     bit_exact: ClassVar[bool]
+    has_fixed_shapes: ClassVar[bool]
     max_depth: ClassVar[int | None]
 
     @abstractmethod
@@ -182,8 +160,12 @@ class Compiler(ABC):
         """Register ``attention`` with transformers."""
 
     @abstractmethod
-    def refuses(self, dtype: torch.dtype) -> str:
-        """Return why the attention doesn't support a dtype, or ""."""
+    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
+        """Return why the attention doesn't support a device or a dtype, or ""."""
+
+    def hint(self, why: str) -> str:
+        """Return what else may give exact numerics where ``why`` says that they are unavailable, or ""."""
+        return ""
 
     def operations(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which the model's layers run; by default torch's own operations are used."""

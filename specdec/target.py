@@ -7,10 +7,11 @@ while other rows are opened and released.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specdec.backends.base import Backend, Held
+from specdec.backends.base import Backend, Examination, Held
 from specdec.backends.output import Output, OutputRow
 from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
+from specdec.numerics import Numerics
 from specdec.tree import ROOT, DraftTree, Role
 
 _NO_TRUNKS: Mapping["CacheRow", Sequence[int]] = {}
@@ -86,15 +87,24 @@ class Target:
     """A backend with its mask compiler, driven by rows and trees.
 
     Args:
+        examination: default: what the backend knows itself.
         on_close: called after the backend is closed.
 
     Attributes:
+        examination: the facts about the passes, as they were found when the backend was loaded.
         author: the plug-ins to name when a pass raises.
     """
 
-    def __init__(self, backend: Backend, compiler: Compiler, on_close: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        compiler: Compiler,
+        examination: Examination | None = None,
+        on_close: Callable[[], object] | None = None,
+    ) -> None:
         self.backend = backend
         self.compiler = compiler
+        self.examination = examination or backend.examination
         self._on_close = on_close
         self._is_closed = False
         self._rows: list[CacheRow] = []  # in the backend's order
@@ -104,6 +114,14 @@ class Target:
     def shapes(self) -> Shapes:
         """The facts of the model that drafts and layouts need: vocabulary, positions, dtype, device."""
         return self.backend.shapes
+
+    @property
+    def numerics(self) -> Numerics:
+        """The numerics of the passes, as they were found when the backend was loaded."""
+        found = self.examination
+        if self.compiler.bit_exact:
+            return Numerics("exact", found.inexact, found.noise or 0.0)
+        return Numerics("fast", found.inexact or "fast numerics don't promise it", found.noise or 0.0)
 
     @property
     def is_warm(self) -> bool:

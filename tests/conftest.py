@@ -98,8 +98,8 @@ def _installed_once() -> Iterator[None]:
 def _brief_costs() -> Iterator[None]:
     """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("specdec.runtime.driving.REPEATS_AT_LOAD", 1)
-        patched.setattr("specdec.runtime.driving.SECONDS_AT_LOAD", 0.1)
+        patched.setattr("specdec.probes.costs.REPEATS_AT_LOAD", 1)
+        patched.setattr("specdec.probes.costs.SECONDS_AT_LOAD", 0.1)
         yield
 
 

@@ -31,7 +31,6 @@ INNER = {
     "specdec.models.checkpoint_files",
     "specdec.models.gguf_file",
     "specdec.models.notes",
-    "specdec.probes.experts",
     "specdec.probes.walk",
 }
 # Inner parts that a law or a test of a plug-in is about.

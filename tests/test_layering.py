@@ -18,7 +18,7 @@ configuration machine
 constraints
 padding tree settings
 layout record
-costs
+costs numerics
 sampling
 weights
 models
@@ -27,7 +27,6 @@ backends verifiers
 target
 strategies
 probes
-numerics
 decoding
 requests
 plugins

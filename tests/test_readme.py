@@ -55,6 +55,11 @@ def test_the_example_is_the_plug_ins_code_and_is_under_forty_lines() -> None:
     assert sum(bool(line.strip()) for line in strategy.splitlines()) <= 20
 
 
+def test_the_attention_is_the_plug_ins_code() -> None:
+    plugin = (ROOT / "plugins/specdec-example/specdec_example_attention.py").read_text(encoding="utf-8")
+    assert without_docstrings(blocks("attention.md", "python")[0]) == without_docstrings(plugin)
+
+
 def without_docstrings(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):

@@ -28,10 +28,10 @@ from specdec import Generator
 from specdec.backends.hf import HFBackend
 from specdec.decoding.result import Result
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.examination import examine
 from specdec.target import Target
 from specdec.tree import ROOT, DraftTree
 from tests.support import families
+from tests.support.examined import examined_target
 
 STRATEGIES = ["autoregressive", "prompt_lookup:num_tokens=6", "lookahead:N=3,W=3,G=3", "auto"]
 TIMED = ["autoregressive", "prompt_lookup:num_tokens=7"]
@@ -146,7 +146,7 @@ def time_rejections(names: list[str]) -> None:
     """Print the time of each model's tokens where drafts are accepted in part."""
     print("| shape | accepted | ms per token | over plain |\n|---|---|---|---|")
     for name in names:
-        target = Target(examine(HFBackend.load(counting(*TIMED_MODELS[name]), DenseCompiler())), DenseCompiler())
+        target = examined_target(HFBackend.load(counting(*TIMED_MODELS[name]), DenseCompiler()))
         plain = milliseconds_of(target, 0, 0)
         for num_accepted in ACCEPTED:
             taken = milliseconds_of(target, DRAFTED, num_accepted)

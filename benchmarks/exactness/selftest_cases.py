@@ -77,17 +77,16 @@ def measure(case: Case) -> list[Outcome]:
 def _under(case: Case, model: PreTrainedModel, compiler: Compiler) -> Iterator[Outcome]:
     name, began = type(compiler).__name__, perf_counter()
     try:
-        right = examine(HFBackend.load(model, compiler))
+        right, examination = examine(HFBackend.load(model, compiler), model, compiler)
     except ModelError as error:
         yield Outcome(case, name, "", "refused", str(error), perf_counter() - began)
         return
     kind = "trees" if right.shapes.takes_trees else "chains"
-    where = right.deviation.where if right.deviation else ""
-    bits = "" if not compiler.bit_exact else f"other bits in {where}" if where else "exact"
-    yield Outcome(case, name, "", kind, right.reason or bits, perf_counter() - began)
+    bits = (examination.inexact or "exact") if compiler.bit_exact else ""
+    yield Outcome(case, name, "", kind, examination.reason or bits, perf_counter() - began)
     if not right.shapes.takes_trees or not case.has_spikes:
         return
-    is_exact = bits == "exact" and not right.inexact
+    is_exact = bits == "exact"
     for mistake in planted.mistakes_of(compiler):
         spoiled = planted.spoiled(compiler, mistake)
         yield _tried(case, mistake, planted.Untested(model, spoiled), model, spoiled, name, is_exact)

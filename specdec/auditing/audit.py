@@ -17,9 +17,8 @@ from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, 
 from specdec.comparison.ties import SLACK, ScoredText, judge, noise_along
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact.compiler import ExactCompiler
-from specdec.masks.slot_table.compiler import SlotTableCompiler
+from specdec.plugins.names import PROJECT
+from specdec.plugins.registry import load_plugins
 from specdec.sampling.processors import processor_name, stateful
 from specdec.settings import Settings
 
@@ -61,10 +60,12 @@ def audit(
             f"{'at any temperature' if not rule.lossless else 'above temperature 0, but its distribution'}: "
             "audit verifier='match', or decode at temperature 0"
         )
-    # A custom mask may be at fault, so plain decoding uses the built-in one of the same numerics.
-    mask = generator.mask
-    if type(mask) not in {ExactCompiler, SlotTableCompiler}:
-        mask = ExactCompiler() if generator.numerics.mode == "exact" else DenseCompiler()
+    # A custom mask may be at fault, so plain decoding uses a built-in one of the same numerics.
+    mask, registry = generator.mask, load_plugins()
+    built_in = [each.cls for each in registry.of_kind("masks") if each.distribution == PROJECT]
+    if not (mask.bit_exact and type(mask) in built_in):
+        choices = registry.compilers(generator.shapes.device, mask.bit_exact)
+        mask = next(each for each in choices if type(each) in built_in)
     # Rounded weights make another model, with which the strategy is compared.
     weights = generator.weights.kernel if generator.weights.lossy else "auto"
     with warnings.catch_warnings():

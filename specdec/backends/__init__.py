@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from specdec.backends.base import NO_OPTIONS as NO_OPTIONS
     from specdec.backends.base import Backend as Backend
     from specdec.backends.base import BackendOptions as BackendOptions
+    from specdec.backends.base import Examination as Examination
     from specdec.backends.base import Held as Held
     from specdec.backends.hf import HFBackend as HFBackend
     from specdec.backends.output import Output as Output
@@ -20,7 +21,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "base": ("NO_OPTIONS", "Backend", "BackendOptions", "Held"),
+            "base": ("NO_OPTIONS", "Backend", "BackendOptions", "Examination", "Held"),
             "hf": ("HFBackend",),
             "output": ("Output", "OutputRow"),
             "static": ("StaticBackend",),

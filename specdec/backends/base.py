@@ -7,10 +7,10 @@ Laws:
 - A tree forward equals forwarding each root-to-node path alone.
 - Keep-then-forward equals a fresh forward over the committed tokens; so does rollback-then-forward.
 - A row's output doesn't depend on the other rows, except by rounding; under a ``bit_exact`` compiler not even by
-  rounding, unless ``inexact`` says why.
+  rounding, unless the examination says why.
 - A model that can't satisfy these laws is refused with the reason, or driven with chains if that is correct. The
   self-test that finds this out (``specdec/probes/examination.py``) tests ``HFBackend`` and its subclasses alone: any
-  other backend knows its engine, sets ``shapes`` and ``reason`` in ``load``, and is tested by
+  other backend knows its engine, sets ``shapes`` and ``examination`` in ``load``, and is tested by
   ``specdec.testing.check_backend``.
 
 The smallest backend is ``toy.py``.
@@ -63,6 +63,30 @@ class Deviation:
     where: str
     noise: float
 
+    @property
+    def inexact(self) -> str:
+        """Why the bits of logits depend on the kind of pass, or ""."""
+        return f"logits in {self.where} have other bits than in plain steps" if self.where else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The facts about a loaded model's passes that its engine knows or that probes at load have found.
+
+    A backend sets what it knows in ``load``. The probes add the rest, and the target holds the result.
+
+    Attributes:
+        reason: why the model supports chains only, or no drafts, or "".
+        inexact: why the bits of logits depend on the rest of the pass, or "".
+        noise: the largest difference of a logit between plain steps and other passes; None if it wasn't measured yet.
+        key: as text, all that findings about the passes depend on besides the model.
+    """
+
+    reason: str = ""
+    inexact: str = ""
+    noise: float | None = None
+    key: str = ""
+
 
 class BackendOptions(BaseModel):
     """The options of a backend, as in ``"name:key=value"``; backends with options declare a subclass."""
@@ -81,12 +105,9 @@ class Backend(ABC):
         Options: the class of the options.
         copies_weights: True if passes use a copy of the weights, made at load.
         version: of the plug-in and its engine; "" for specdec's own backends. Probes' findings are cached by version.
-        options: the options of this backend; set by the caller of ``load``.
         shapes: the facts that layouts and drafts depend on; set by ``load``.
+        examination: what ``load`` knows about the passes without running any.
         lossy: why options make it compute another model than the given one, or "".
-        reason: why the model supports chains only, or no drafts, or "".
-        inexact: why the bits of logits depend on the rest of the pass, or "".
-        deviation: the deviation of passes from plain steps, if loading has measured it; else it is measured after.
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
@@ -101,12 +122,9 @@ class Backend(ABC):
     is_preferred: ClassVar[bool] = False
 
     holds_prefixes: bool = False
-    options: BackendOptions = NO_OPTIONS
-    lossy: str = ""
-    reason: str = ""
     shapes: Shapes
-    inexact: str = ""
-    deviation: Deviation | None = None
+    examination: Examination = Examination()
+    lossy: str = ""
     costs: Costs | None = None
     is_warm: bool = True
 

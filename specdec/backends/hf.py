@@ -4,14 +4,14 @@ import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec.backends import grouped_attention
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination, Held
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
 from specdec.backends.hidden_states import HiddenStates, stacked
@@ -23,7 +23,7 @@ from specdec.backends.state_costs import StateCosts
 from specdec.backends.wide_passes import WidePasses
 from specdec.costs import CostModel, Costs
 from specdec.errors import ModelError
-from specdec.layout import Compiler, Layout
+from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine.forks import ONE_THREAD, refuse_fork
 from specdec.models.architecture import READS_BEGINNINGS_ONLY, cache_argument, name_of, shapes_of, state_kinds
 from specdec.models.attention_switch import switched, why_fixed
@@ -43,15 +43,40 @@ _CHAINS_ONLY = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SupportedPasses:
+    """The passes that a transformers model supports.
+
+    Attributes:
+        shapes: say whether trees, chains or no drafts are supported.
+        reason: why the model supports chains only, or no drafts, or "".
+        reads_rows_alone: each row has a pass of its own; for models with states.
+    """
+
+    shapes: Shapes
+    reason: str = ""
+    reads_rows_alone: bool = False
+
+    def by_chains(self, why: str) -> Self:
+        """Return these passes without trees."""
+        return replace(self, shapes=replace(self.shapes, takes_trees=False), reason=why)
+
+    def by_single_tokens(self, why: str) -> Self:
+        """Return these passes without drafts: one token per pass, except for the beginning of a text."""
+        shapes = replace(self.shapes, takes_drafts=False, chunk=WHOLE)
+        return replace(self, shapes=shapes, reason=f"{self.reason}, and {why}")
+
+
 class HFBackend(Backend):
     """A transformers model with a cache of its own.
 
-    ``load`` assumes that the model supports trees and exact numerics; ``probes.examination.examine`` tests it.
+    Args:
+        passes: those that the model supports (default: ``assumed_passes``). ``probes.examination.examine`` finds out.
 
     Attributes:
         model: the model whose layers run.
         compiler: the compiler of the layouts.
-        reason: why the model supports chains only, or no drafts, or "".
+        passes: those that the model supports.
         no_chains: why this backend refuses models that support chains only, or "" if it doesn't.
         keeps_states: True if this backend keeps recurrent and convolutional states; otherwise it refuses such models.
         widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
@@ -66,13 +91,14 @@ class HFBackend(Backend):
     widths: ClassVar[tuple[int, ...]] = ()
     is_alone: ClassVar[bool] = True
 
-    def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
+    def __init__(self, model: PreTrainedModel, compiler: Compiler, passes: SupportedPasses | None = None) -> None:
         config = model.config.get_text_config()
         self.model, self.compiler = model, compiler
+        self.passes = passes = passes or self.assumed_passes(model)
+        self.shapes, self.examination = passes.shapes, Examination(passes.reason)
         self._config = config
         self._parameters = inspect.signature(model.forward).parameters
-        self.shapes = replace(shapes_of(model, self.widths, self.keeps_states), chunk=PREFILL_CHUNK)
-        self._wide = WidePasses(model)
+        self._wide = WidePasses(model, not passes.shapes.takes_drafts, passes.reads_rows_alone)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
         self._first, self._num_in_pass = 0, 0  # rows of the last pass
@@ -81,11 +107,6 @@ class HFBackend(Backend):
         self._replay = Replay(model)
         self._hidden_states = HiddenStates(model)
         self._has_fused_attention = grouped_attention.is_for(config) and not why_fixed(model)
-        self.reason = _CHAINS_ONLY.get(config.model_type, "")
-        if kinds := state_kinds(config):
-            self.reason = f"its {' and '.join(kinds)} layers keep a state of one text"
-            if why := READS_BEGINNINGS_ONLY.get(config.model_type):
-                self.read_stepwise(why)
         grouped_attention.register()
         compiler.register()
 
@@ -98,20 +119,16 @@ class HFBackend(Backend):
             return RaggedCache(num_layers)
         return state_cache_of(self.model, num_layers, self._wide)
 
-    def read_rows_alone(self) -> None:
-        """From now on give each row a pass of its own; for models with states."""
-        self._wide.one_row = True
-
-    @property
-    def reads_rows_alone(self) -> bool:
-        """True after ``read_rows_alone``."""
-        return self._wide.one_row
-
-    def read_stepwise(self, why: str) -> None:
-        """From now on read one token per pass, except for the beginning of a text; for models with states."""
-        self.reason += f", and {why}"
-        self._wide.begin_only = True
-        self.shapes = replace(self.shapes, takes_drafts=False, chunk=WHOLE)
+    @classmethod
+    def assumed_passes(cls, model: PreTrainedModel) -> SupportedPasses:
+        """Return the passes that a model supports as far as is known without running it."""
+        config = model.config.get_text_config()
+        passes = SupportedPasses(replace(shapes_of(model, cls.widths, cls.keeps_states), chunk=PREFILL_CHUNK))
+        if kinds := state_kinds(config):
+            passes = passes.by_chains(f"its {' and '.join(kinds)} layers keep a state of one text")
+            why = READS_BEGINNINGS_ONLY.get(config.model_type)
+            return passes.by_single_tokens(why) if why else passes
+        return passes.by_chains(_CHAINS_ONLY[config.model_type]) if config.model_type in _CHAINS_ONLY else passes
 
     @classmethod
     def accepts(cls, model: object) -> bool:

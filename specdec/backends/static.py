@@ -3,11 +3,11 @@
 Trees, wanted rows of logits and visible slots are padded to a few sizes. Keys and values are in buffers that are
 reallocated only when they outgrow their bucket, and all inputs of a pass, including the prefix length, are copied into
 tensors at fixed addresses. On CUDA the model's forward is captured once for each shape and replayed; elsewhere it is
-called. The tokens are those of the ``hf`` backend. Masks are dense, or the tables of bit-exact attention on GPUs.
+called. The tokens are those of the ``hf`` backend. Masks are dense, and padded here, or of a fixed shape by themselves.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -16,14 +16,14 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.cache import SPARE_SLOTS, RaggedCache, RaggedLayer
-from specdec.backends.hf import HFBackend
+from specdec.backends.hf import HFBackend, SupportedPasses
 from specdec.backends.hidden_states import stacked
 from specdec.backends.output import Output
 from specdec.backends.placement import Placement
 from specdec.backends.recording import Outputs
 from specdec.backends.replay import are_hooked
 from specdec.errors import ModelError
-from specdec.layout import SLOT_TABLE, Compiler, Layout, numbered_from
+from specdec.layout import Compiler, FixedMask, Layout
 from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
 from specdec.models.gradients import without_gradients
 from specdec.models.notes import lock_of
@@ -65,8 +65,8 @@ class StaticPlacement(Placement):
 class Inputs:
     """The inputs of a pass.
 
-    Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible), or those of a
-    ``SlotTable``; columns (columns,).
+    Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible), or as a
+    ``FixedMask`` has them; columns (columns,).
     """
 
     input_ids: torch.Tensor
@@ -100,8 +100,8 @@ class Inputs:
         )
 
     def owned(self) -> "Inputs":
-        """Return these inputs, whose tensors are made for one pass."""
-        return self
+        """Return these inputs with copies of the masks; all other tensors are made for one pass."""
+        return replace(self, masks={kind: mask.clone() for kind, mask in self.masks.items()})
 
     def copy_(self, other: "Inputs") -> None:
         """Copy another pass's values into these tensors."""
@@ -125,12 +125,12 @@ class StaticBackend(HFBackend):
         self._is_hooked = False
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
-    def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
-        if compiler.attention not in {None, SLOT_TABLE}:
-            if compiler.bit_exact:  # its shapes follow the text
+    def __init__(self, model: PreTrainedModel, compiler: Compiler, passes: SupportedPasses | None = None) -> None:
+        if compiler.attention is not None and not compiler.has_fixed_shapes:
+            if compiler.bit_exact:
                 raise ModelError("the static backend has exact numerics on GPUs with Triton only")
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
-        super().__init__(model, compiler)
+        super().__init__(model, compiler, passes)
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -199,7 +199,7 @@ class StaticBackend(HFBackend):
     def _prepared(self, layout: Layout) -> Inputs:
         """Make room for the next pass, and set where it writes; return its inputs."""
         place, first = self._placement, layout.first
-        place.has_row_numbers = layout.attention == SLOT_TABLE
+        place.has_row_numbers = self.compiler.has_fixed_shapes and layout.attention is not None
         place.first, place.visible = first, slot_bucket(max(layout.lengths) + layout.width)
         # Growing moves the buffers and invalidates captured graphs, so they grow rarely and by large steps.
         place.num_slots = slot_bucket(max(place.num_slots, place.visible))
@@ -247,7 +247,9 @@ class StaticBackend(HFBackend):
         """Return the mask of a kind of layer in its static shape."""
         visible, dtype, device = self._placement.visible, self.shapes.dtype, self.shapes.device
         if self._placement.has_row_numbers:
-            return numbered_from(layout.masks[kind], layout.first)
+            fixed = layout.masks[kind]
+            assert isinstance(fixed, FixedMask), "the compiler has fixed shapes"
+            return fixed.numbered_from(layout.first)
         shape = len(layout.lengths), 1, layout.width, visible
         mask = torch.full(shape, torch.finfo(dtype).min, dtype=dtype, device=device)
         if layout.masks:
@@ -261,7 +263,7 @@ class StaticBackend(HFBackend):
         self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
-        with self._attention(sees_all=True, name=SLOT_TABLE if self._placement.has_row_numbers else None):
+        with self._attention(sees_all=True, name=self.compiler.attention if self._placement.has_row_numbers else None):
             return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, hidden)
 
 

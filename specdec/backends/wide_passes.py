@@ -32,18 +32,20 @@ _MOST_IN_CHUNK = 32  # tokens: fastest for passes of 72, 128 and 256 tokens of a
 class WidePasses:
     """The needs of a model's passes over several tokens; none for most models.
 
+    Args:
+        begin_only: True if a wide pass is right at the beginning of a text only.
+        one_row: True if several rows can't share a pass.
+
     Attributes:
         limited: the modules whose wide passes limit their time steps.
         chunked: the modules whose wide passes are cut into chunks, on a CPU.
-        begin_only: True if a wide pass is right at the beginning of a text only.
-        one_row: True if several rows can't share a pass.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, begin_only: bool = False, one_row: bool = False) -> None:
         self.limited = limited_modules(model)
         self.chunked = _chunked_modules(model)
         self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
-        self.begin_only = self.one_row = False
+        self.begin_only, self.one_row = begin_only, one_row
         self._start: _ScanStart | None = None
 
     @contextmanager

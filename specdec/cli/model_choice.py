@@ -28,7 +28,7 @@ from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, default_model
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
     from specdec.plugins.registry import Registry
-    from specdec.runtime.backend_choice import Opened
+    from specdec.runtime.backend_choice import LoadedModel
     from specdec.strategies.base import Proposer
 
 NO_SETTINGS: Mapping[str, Any] = {}
@@ -162,11 +162,12 @@ class ModelChoice(OptionGroup):
                 raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
             raise
 
-    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":
+    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "LoadedModel":
         """Read a model from a folder or hub name in the backend's form, and its tokenizer."""
-        from specdec.runtime.backend_choice import read_model, why_torch
+        from specdec.runtime.backend_choice import read_models, why_torch
 
-        return read_model(registry, self.backend, source, None, why_torch(self.weights, None, strategies))
+        why = why_torch(self.weights, None, strategies)
+        return next(read_models(registry, self.backend, source, None, why))
 
     @property
     def name(self) -> str:
@@ -239,12 +240,12 @@ class RankedChoice(ModelChoice):
             raise typer.Exit
         return model, tokenizer
 
-    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "Opened":
+    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "LoadedModel":
         from specdec.distributed.loading import read
-        from specdec.runtime.backend_choice import Opened
+        from specdec.runtime.backend_choice import LoadedModel
 
         _, options = registry.backend(self.backend)
-        return Opened(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes
+        return LoadedModel(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes
 
 
 USUAL = ModelChoice()

@@ -24,7 +24,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode, is_chat
 from specdec.requests.turn_ends import ends_in_chat
-from specdec.runtime.backend_choice import read_model, why_torch
+from specdec.runtime.backend_choice import read_models, why_torch
 from specdec.runtime.strategies import check_files
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
@@ -186,8 +186,8 @@ def open_by_name(
     made = [each for each in read_strategies(registry, strategies).values() if isinstance(each, Proposer)]
     check_files(made)
     why = why_torch(options.weights, None, made)
-    opened = read_model(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
-    return opened.model, opened.tokenizer
+    loaded = next(read_models(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why))
+    return loaded.model, loaded.tokenizer
 
 
 def with_warm(strategies: Mapping[str, Any]) -> dict[str, Generator | Proposer]:

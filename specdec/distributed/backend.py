@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -56,9 +56,7 @@ class DistributedBackend(Backend):
 
     def __init__(self, ranks: Ranks, part: RankWorker, key: int) -> None:
         self._ranks, self._worker, self._key = ranks, part, key
-        own = part.backend
-        self.shapes, self.inexact, self.reason = own.shapes, own.inexact, own.reason
-        self.deviation = own.deviation
+        self.shapes, self.examination = part.backend.shapes, part.examination
         self._abandon = weakref.finalize(self, ranks.defer, "close", key)  # in case the generator is never closed
 
     @classmethod
@@ -88,7 +86,8 @@ class DistributedBackend(Backend):
             if selftest.fault:
                 loaded.close()
                 raise ModelError(f"{name_of(model)} can't share branches: {selftest.fault}")
-            loaded.deviation = selftest.deviation
+            deviation, own = selftest.deviation, loaded.examination
+            loaded.examination = replace(own, inexact=own.inexact or deviation.inexact, noise=deviation.noise)
         return loaded
 
     def close(self) -> None:

@@ -1,10 +1,13 @@
 """Loads the model's workers on all ranks; they are equal on all ranks, or all ranks refuse them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 
+from specdec.backends.base import Backend, Examination
 from specdec.distributed.agreement import difference
 from specdec.distributed.rank_worker import RankBackend, RankWorker
 from specdec.distributed.ranks import Ranks
@@ -58,21 +61,32 @@ def load(
     Raises:
         RefusalError: on every rank, if one rank can't drive the model or the ranks' models differ.
     """
-    backend, refusal = None, ""
+    examined, refusal = None, ""
     try:
         _check_heads(ranks, model)
         pack(model)
-        backend = examine(RankBackend.load(model, compiler))
+        examined = examine(RankBackend.load(model, compiler), model, compiler)
     except SpecdecError as error:
         refusal = str(error)
     except Exception as error:  # the other ranks wait for this rank's findings
         refusal = f"rank {ranks.rank}: {in_one_line(error)}"
-    found = {"refusal": refusal, "kernel": kernel_of(model)} | ({} if backend is None else backend.findings())
+    found = {"refusal": refusal, "kernel": kernel_of(model)} | ({} if examined is None else _findings(*examined))
     if fault := difference(ranks, found, "they can't decode together"):
         raise RefusalError(fault)
-    if backend is None:
+    if examined is None:
         raise RefusalError(refusal)
-    return RankWorker(ranks, backend, compiler, is_sharded(model), unpack)
+    return RankWorker(ranks, *examined, compiler, is_sharded(model), unpack)
+
+
+def _findings(backend: Backend, examination: Examination) -> dict[str, Hashable]:
+    """Return the findings on which all ranks must agree, by name."""
+    shapes = backend.shapes
+    return {
+        "shapes": str(replace(shapes, device=torch.device(shapes.device.type))),
+        "reason against trees": examination.reason,
+        "reason against exact numerics": examination.inexact,
+        "noise": examination.noise,
+    }
 
 
 def _check_heads(ranks: Ranks, model: Any) -> None:

@@ -5,14 +5,14 @@ forwards its share of each draft tree, and the ranks exchange the keys and value
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
 import torch
 
-from specdec.backends.base import Held
+from specdec.backends.base import Backend, Examination, Held
 from specdec.backends.hf import HFBackend
 from specdec.backends.output import Output
 from specdec.distributed.ranks import Ranks
@@ -33,15 +33,6 @@ class RankBackend(HFBackend):
 
     is_alone: ClassVar[bool] = False
     keeps_states: ClassVar[bool] = False
-
-    def findings(self) -> dict[str, Hashable]:
-        """The findings on which all ranks must agree, by name."""
-        return {
-            "shapes": str(replace(self.shapes, device=torch.device(self.shapes.device.type))),
-            "reason against trees": self.reason,
-            "reason against exact numerics": self.inexact,
-            "deviation": str(self.deviation),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +67,7 @@ class RankWorker:
     Args:
         ranks: the group.
         backend: drives the rank's model, or its shard.
+        examination: of the backend.
         is_sharded: each rank has a shard of the model.
         on_close: called after the backend is closed.
     """
@@ -83,11 +75,13 @@ class RankWorker:
     def __init__(
         self,
         ranks: Ranks,
-        backend: RankBackend,
+        backend: Backend,
+        examination: Examination,
         compiler: Compiler,
         is_sharded: bool,
         on_close: Callable[[], None],
     ) -> None:
+        self.examination = examination
         self.backend, self.is_sharded, self._ranks, self._on_close = backend, is_sharded, ranks, on_close
         self._compiler = compiler
         self._shares: list[tuple[Share, ...]] = []  # by row of the last pass

@@ -14,8 +14,8 @@ Laws:
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ class MaskCompiler(BaseModel, Compiler):
         attention: the name of the attention that reads these masks, which ``register`` registers with transformers;
             None for the model's own.
         bit_exact: True if logits have the same bits in every layout.
+        has_fixed_shapes: True if the masks are ``FixedMask``, so that the static backend can capture passes.
         max_depth: the largest depth of a tree; None for no limit.
     """
 
@@ -41,13 +42,23 @@ class MaskCompiler(BaseModel, Compiler):
 
     attention: ClassVar[str | None] = None
     bit_exact: ClassVar[bool] = False
+    has_fixed_shapes: ClassVar[bool] = False
     max_depth: ClassVar[int | None] = None
 
     def register(self) -> None:
         """Register ``attention`` with transformers; called by backends that run transformers' layers."""
 
-    def refuses(self, dtype: torch.dtype) -> str:
-        """Return why the attention doesn't support a dtype, or ""."""
+    @classmethod
+    def choices(cls, device: torch.device) -> Mapping[int, Self]:
+        """Return the configurations that numerics may choose for models on a device, by preference.
+
+        The highest preference is tried first; the built-in compilers have 0. Those below 0 are for ``numerics="exact"``
+        alone. By default there are none, and the compiler is used by its name.
+        """
+        return {}
+
+    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
+        """Return why the attention doesn't support a device or a dtype, or ""; numerics then choose another."""
         return ""
 
     @abstractmethod
@@ -74,6 +85,13 @@ class MaskCompiler(BaseModel, Compiler):
             columns=_wanted(trees),
             attention=self.attention if masks else None,
         )
+
+
+def register_attention(name: str, function: Callable[..., tuple[torch.Tensor, None]]) -> None:
+    """Give an attention function its name in transformers; a second call has no effect."""
+    from transformers import AttentionInterface  # takes seconds
+
+    AttentionInterface.register(name, function)
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """One additive mask per kind of attention layer, which every kernel accepts; the reference for other compilers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,6 +18,10 @@ class DenseCompiler(MaskCompiler):
     """Masks of shape (rows, 1, width, slots) in the model's dtype: 0 where visible, its lowest value elsewhere."""
 
     _cache: MaskCache = PrivateAttr(default_factory=MaskCache)
+
+    @classmethod
+    def choices(cls, device: torch.device) -> Mapping[int, Self]:
+        return {0: cls()}
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes

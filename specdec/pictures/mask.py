@@ -9,7 +9,8 @@ import numpy as np
 from specdec.errors import RequestError, plural, shortened
 from specdec.layout import Shapes
 from specdec.machine.extras import needs
-from specdec.masks.dense import DenseCompiler
+from specdec.masks.visibility import visibility as visible
+from specdec.masks.visibility import within
 from specdec.pictures.trace import Trace, TraceStep, role_names
 from specdec.tree import DraftTree, Role
 
@@ -76,11 +77,12 @@ class MaskPicture:
 
 def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -> np.ndarray:
     """Return what each node sees of prefix and tree in a kind of layer: ``(nodes, prefix_length + nodes)``, bool."""
-    layout = DenseCompiler().compile([tree], [prefix_length], shapes)
-    if not layout.masks:  # a chain that the model's own causal mask serves
-        return np.tri(len(tree), prefix_length + len(tree), k=prefix_length, dtype=bool)
-    seen: np.ndarray = layout.visible(kind)[0].cpu().numpy()
-    return seen[: len(tree), : prefix_length + len(tree)]  # without padding
+    seen, window = visible([tree], [prefix_length], len(tree)), shapes.attention[kind]
+    if window is not None:
+        positions = prefix_length + np.array([tree.depths])
+        seen &= within(window, positions, [prefix_length], seen.shape[2])
+    found: np.ndarray = seen[0]
+    return found
 
 
 def telling_step(trace: Trace) -> int:

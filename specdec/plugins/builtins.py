@@ -47,3 +47,8 @@ def specdec_backends() -> Mapping[str, type[Backend]]:
 
 def _classes(kind: str) -> dict[str, Any]:
     return {name: resolve_name(place) for name, place in BUILT_INS[kind].items()}
+
+
+def built_in(kind: str, name: str) -> Any:
+    """Return a built-in implementation with its default options, without a registry."""
+    return resolve_name(BUILT_INS[kind][name])()

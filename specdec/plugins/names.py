@@ -59,6 +59,7 @@ _OTHERS = {
     **{("proposers", name): PROJECT for name in ("eagle", "eagle3", "medusa", "mtp", "p_eagle")},
     ("backends", "openvino"): "specdec-openvino",
     ("proposers", "successor"): "specdec-example",
+    ("masks", "tree_bits"): "specdec-example",
 }
 # Names in other engines, in small letters, that are unlike the names here.
 _ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")} | {

@@ -6,10 +6,12 @@ from importlib.metadata import EntryPoint
 from typing import Any, Self
 
 import pluggy
+import torch
 from pydantic import BaseModel
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import PluginError, in_one_line, is_out_of_memory
+from specdec.errors import PluginError, failure, in_one_line, is_out_of_memory
+from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
 from specdec.plugins.contracts import CONTRACTS, fault_of
 from specdec.plugins.names import NAME, PROJECT, merged_parts, registered, unknown
@@ -178,6 +180,27 @@ class Registry:
         """Return what was prepared on this machine for this very model; may raise what plug-ins raise."""
         answers = [each for manager in self._managers for each in manager.hook.specdec_local_sources(model=model)]
         return [source for sources in answers for source in sources]
+
+    def compilers(self, device: torch.device, bit_exact: bool, least: int = 0) -> list[MaskCompiler]:
+        """Return the mask compilers that numerics may choose on a device, the preferred one first.
+
+        Args:
+            bit_exact: those that are, or those that aren't.
+            least: the smallest preference.
+
+        Raises:
+            PluginError: if a compiler's ``choices`` fails.
+        """
+        found = list[tuple[int, MaskCompiler]]()
+        for plugin in self.of_kind("masks"):
+            assert issubclass(plugin.cls, MaskCompiler), "checked when it registered"
+            if plugin.cls.bit_exact == bit_exact:
+                try:
+                    found += plugin.cls.choices(device).items()
+                except Exception as error:  # a third party's code
+                    raise failure(f"mask {plugin.full_name}", error) from error
+        found = [choice for choice in found if choice[0] >= least]
+        return [compiler for _, compiler in sorted(found, key=lambda choice: -choice[0])]
 
     def kernels(self) -> dict[str, Kernel]:
         """The installed kernels by name."""

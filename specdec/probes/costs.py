@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from specdec.costs import Costs
+from specdec.costs import NOMINAL_COSTS, Costs
 from specdec.machine.timing import Timer, undisturbed
+from specdec.probes.findings import recalled
 from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 
@@ -75,6 +76,28 @@ def measure_costs(
         shapes.padding,
         is_clear,
     )
+
+
+def costs_of(target: Target, model: Any) -> Costs:
+    """Return the costs of a target's passes, measured once for a model, numerics and device.
+
+    While a request decodes they aren't measured: if they are unknown, they are nominal.
+    """
+    if target.backend.costs is not None:
+        return target.backend.costs
+
+    def measured() -> Costs:
+        if target.is_decoding:
+            raise _DecodingError
+        return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
+
+    with suppress(_DecodingError):
+        return recalled(model, f"costs {target.examination.key}", Costs, measured, keeps=lambda costs: costs.is_clear)
+    return NOMINAL_COSTS
+
+
+class _DecodingError(Exception):
+    """A request decodes, so nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True)

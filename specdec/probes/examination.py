@@ -1,4 +1,4 @@
-"""The examination of a transformers model at load: does it support trees, chains or neither, and how exactly?
+"""The examination of a model at load: does it support trees, chains or neither, and how exactly?
 
 Findings are cached in memory and on disk for the same model on the same machine. After a change of weights, adapter,
 dtype or number of threads, the model is examined again.
@@ -6,14 +6,14 @@ dtype or number of threads, the model is examined again.
 
 import math
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Backend
-from specdec.backends.hf import HFBackend
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Deviation, Examination
+from specdec.backends.hf import HFBackend, SupportedPasses
 from specdec.backends.wide_passes import limited_modules, without_limits
-from specdec.errors import ModelError
+from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler
 from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
@@ -22,89 +22,112 @@ from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import recalled
 from specdec.probes.products import Products, probe_products
 from specdec.probes.selftest import SelfTestResult, probe
-from specdec.probes.walk import RAGGED
+from specdec.probes.walk import RAGGED, walk
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
-Loaded = TypeVar("Loaded", bound=Backend)
 
 
-def examine(backend: Loaded) -> Loaded:
-    """Find out how a loaded ``HFBackend`` can decode its model; called once, before a row is opened.
+def examine(
+    backend: Backend, model: Any, compiler: Compiler, options: BackendOptions = NO_OPTIONS
+) -> tuple[Backend, Examination]:
+    """Find out how a loaded backend can decode its model; called once, before a row is opened.
 
-    Sets ``shapes``, ``inexact``, ``deviation`` and ``reason``. Other backends, which set these themselves, are returned
-    unchanged.
+    Args:
+        model, compiler, options: with which the backend was loaded.
+
+    Returns:
+        The backend, or for an ``HFBackend`` another one for the passes that the model supports; and the findings.
 
     Raises:
         ModelError: if the model can't be decoded losslessly, or not with the compiler's attention; the backend is then
             closed.
     """
+    cls = type(backend)
+    name = f"{cls.__module__}.{cls.__qualname__} {cls.version}".rstrip()
+    key = f"{name} {options!r} {compiler!r}"
     if isinstance(backend, HFBackend):
-        try:
-            _examine(backend)
-        except BaseException:  # Ctrl-C too
-            backend.close()
-            raise
-    return backend
+        backend, found = _self_tested(backend)
+        return backend, replace(found, key=key)
+    try:
+        return backend, _walked(Target(backend, compiler), model, key)
+    except BaseException:  # Ctrl-C too
+        backend.close()
+        raise
 
 
-def _examine(backend: HFBackend) -> None:
+def _walked(target: Target, model: Any, key: str) -> Examination:
+    """Return what a third party's backend knows of its engine, with the noise of passes if it hasn't measured that."""
+    known = replace(target.backend.examination, key=key)
+    if known.noise is not None:
+        return known
+    try:
+        deviation = recalled(model, f"walk {key}", Deviation, lambda: walk(target).deviation())
+    except Exception as fault:  # decoding may not need what this pass needs
+        return replace(known, inexact=known.inexact or f"the probe's passes raised {in_one_line(fault)}", noise=0.0)
+    return replace(known, inexact=known.inexact or deviation.inexact, noise=deviation.noise)
+
+
+def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
+    """Return a backend for the first passes that the self-test finds right: trees, chains, or simpler ones."""
     model, compiler = backend.model, backend.compiler
-    if compiler.bit_exact:
-        _set_products(backend)
-    if compiler.attention is not None:
-        fixed = why_fixed(model)
-        if fixed and not compiler.bit_exact:
-            raise ModelError(f"mask={compiler!r} can't be used with {name_of(model)}: {fixed}; leave out mask=")
-        backend.reason = backend.reason or fixed  # chains alone, on the model's own attention
-    tried = None if backend.reason else _try_out(backend)
-    backend.reason = backend.reason or (tried.fault if tried is not None else "")
-    if backend.reason:
-        tried = _try_out_chains(backend)
-    assert tried is not None, "tested with trees or chains"
-    backend.deviation = tried.deviation
+    try:
+        passes, inexact = passes_to_test(backend)
+        while True:
+            if backend.no_chains and not passes.shapes.takes_trees:
+                raise ModelError(f"{backend.no_chains}: {passes.reason}; use backend='hf'")
+            if passes != backend.passes:
+                backend.close()
+                backend = type(backend)(model, compiler, passes)
+            tested = _self_test(backend)
+            if not tested.fault:
+                break
+            passes = _simpler(backend, tested.fault)
+    except BaseException:  # Ctrl-C too
+        backend.close()
+        raise
+    if compiler.bit_exact and not passes.shapes.takes_trees:
+        no_trees = f"exact attention verifies trees, and this model takes chains only ({passes.reason})"
+        inexact = compiler.refuses(model.device, model.dtype) or no_trees
+    found = Examination(passes.reason, inexact or tested.deviation.inexact, tested.deviation.noise)
+    return backend, found
 
 
-def _set_products(backend: HFBackend) -> None:
-    """Set how many rows products take, or why they aren't exact."""
-    products = products_of(backend.model, _PROBE_SECONDS if backend.is_alone else math.inf, backend.compiler)
-    backend.inexact = products.inexact
-    # A prompt's last pass has a tree after less than a chunk.
-    chunk = min(backend.shapes.chunk, products.most_rows // 2)
-    backend.shapes = replace(backend.shapes, row_multiple=products.row_multiple, chunk=chunk)
-
-
-def _try_out_chains(backend: HFBackend) -> SelfTestResult:
-    """Set the backend to chains only, because of its ``reason``, and test these.
+def passes_to_test(backend: HFBackend) -> tuple[SupportedPasses, str]:
+    """Return the passes that the self-test begins with, and why the model's products aren't exact, or "".
 
     Raises:
-        ModelError: if the backend doesn't support chains, or the model can't be decoded with them.
+        ModelError: if the compiler's attention can't be used with the model.
     """
-    if backend.no_chains:
-        raise ModelError(f"{backend.no_chains}: {backend.reason}; use backend='hf'")
-    backend.shapes = replace(backend.shapes, takes_trees=False)
-    tried = _try_out(backend)
-    while tried.fault and _simplify(backend, tried.fault):
-        tried = _try_out(backend)
-    if tried.fault:
-        raise ModelError(_refusal(backend.model, backend.reason, tried.fault))
-    if backend.compiler.bit_exact:
-        no_trees = f"exact attention verifies trees, and this model takes chains only ({backend.reason})"
-        backend.inexact = backend.compiler.refuses(backend.model.dtype) or no_trees
-    return tried
+    model, compiler, passes, inexact = backend.model, backend.compiler, backend.passes, ""
+    if compiler.bit_exact:
+        products = products_of(model, _PROBE_SECONDS if backend.is_alone else math.inf, compiler)
+        inexact = products.inexact
+        # A prompt's last pass has a tree after less than a chunk.
+        chunk = min(passes.shapes.chunk, products.most_rows // 2)
+        passes = replace(passes, shapes=replace(passes.shapes, row_multiple=products.row_multiple, chunk=chunk))
+    if compiler.attention is not None and (fixed := why_fixed(model)):
+        if not compiler.bit_exact:
+            raise ModelError(f"mask={compiler!r} can't be used with {name_of(model)}: {fixed}; leave out mask=")
+        passes = passes.by_chains(passes.reason or fixed)  # on the model's own attention
+    return passes, inexact
 
 
-def _simplify(backend: HFBackend, fault: str) -> bool:
-    """Have a backend with states run simpler passes, because of the self-test's result; False if there are none."""
-    if not state_kinds(backend.model.config.get_text_config()):
-        return False
-    if fault.startswith(RAGGED) and not backend.reads_rows_alone:
-        backend.read_rows_alone()
-        return True
-    if backend.shapes.takes_drafts:
-        backend.read_stepwise(fault)
-        return True
-    return False
+def _simpler(backend: HFBackend, fault: str) -> SupportedPasses:
+    """Return simpler passes than those that failed the self-test.
+
+    Raises:
+        ModelError: if there are none.
+    """
+    passes = backend.passes
+    if passes.shapes.takes_trees:
+        return passes.by_chains(fault)
+    if state_kinds(backend.model.config.get_text_config()):
+        if fault.startswith(RAGGED) and not passes.reads_rows_alone:
+            return replace(passes, reads_rows_alone=True)
+        if passes.shapes.takes_drafts:
+            return passes.by_single_tokens(fault)
+    raise ModelError(_refusal(backend.model, passes.reason, fault))
 
 
 def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, compiler: Compiler | None = None) -> Products:
@@ -117,7 +140,7 @@ def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, compile
     return recalled(model, question, Products, found, math.isinf(seconds))
 
 
-def _try_out(backend: HFBackend) -> SelfTestResult:
+def _self_test(backend: HFBackend) -> SelfTestResult:
     """Return the self-test's result; run once for a model and all backends of this class."""
     model, compiler, shapes = backend.model, backend.compiler, backend.shapes
     driven_by = (
@@ -127,16 +150,16 @@ def _try_out(backend: HFBackend) -> SelfTestResult:
         shapes.takes_drafts,
         shapes.row_multiple,
         shapes.chunk,
-        backend.reads_rows_alone,
+        backend.passes.reads_rows_alone,
     )
     question = " ".join(map(str, ("self-test", *driven_by)))
 
-    def tried() -> SelfTestResult:
+    def tested() -> SelfTestResult:
         # The reference's pass would be limited as prompts are, and those over drafts aren't.
         with without_limits(limited_modules(model)):
             return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
 
-    return recalled(model, question, SelfTestResult, tried, not backend.is_alone)
+    return recalled(model, question, SelfTestResult, tested, not backend.is_alone)
 
 
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:

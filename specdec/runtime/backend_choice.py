@@ -1,14 +1,13 @@
 """Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
-from specdec.layout import Compiler
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
 from specdec.models.loading import ModelSource, load_pretrained
@@ -18,60 +17,38 @@ from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import Plugin, Registry
 from specdec.strategies.base import Proposer
 
-NOTHING_FAILED: Mapping[str, str] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class ChosenBackend:
-    """A backend's name and class with its options, and the backend that is tried after it if it refuses a model."""
+    """A backend's name and class with its options."""
 
     name: str
     cls: type[Backend]
     options: BackendOptions
-    otherwise: "ChosenBackend | None" = None
-
-    def load(self, model: object, compiler: Compiler) -> Backend:
-        """Load a model for a compiler's layouts, and examine it.
-
-        Raises:
-            ModelError: if no backend can drive the model so.
-        """
-        from specdec.probes.examination import examine  # which needs transformers
-
-        try:
-            backend = examine(self.cls.load(model, compiler, self.options))
-        except ModelError as error:
-            if self.otherwise is None:
-                raise
-            try:
-                return self.otherwise.load(model, compiler)
-            except ModelError as other:
-                raise other from error
-        backend.options = self.options
-        return backend
-
-    def loaded(self, backend: Backend) -> "ChosenBackend":
-        """Return the choice that a loaded backend is of."""
-        return self if self.otherwise is None or type(backend) is self.cls else self.otherwise.loaded(backend)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A model that was read by its name.
+class LoadedModel:
+    """A model as an engine has read it, or as its owner has loaded it.
 
     Attributes:
         engine: the name of the backend that reads and drives it instead of torch; "" for torch.
-        passed_over: names and reasons of the preferred backends that don't drive it.
-        failed: True if a preferred backend tried and failed.
+        passed_over: by name, why preferred backends don't drive it.
+        failed: by name, why preferred backends that tried have failed; shared by all readings of the model.
         remark: what else is to be known of the model as it was read; "" if nothing.
     """
 
     model: Any
     tokenizer: Any
     engine: str = ""
-    passed_over: tuple[tuple[str, str], ...] = ()
-    failed: bool = False
+    passed_over: Mapping[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     remark: str = ""
+
+    @property
+    def is_fallback(self) -> bool:
+        """True if torch decodes because a preferred backend tried and failed."""
+        return bool(self.failed) and not self.engine
 
     @property
     def note(self) -> str:
@@ -79,7 +56,7 @@ class Opened:
         if self.engine:
             parts = [f"decoding with {self.engine}; backend hf decodes with torch"]
         else:
-            parts = [f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over]
+            parts = [f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over.items()]
         return "; ".join([*parts, self.remark] if self.remark else parts)
 
 
@@ -95,70 +72,73 @@ def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer])
     return ""
 
 
-def read_model(
-    registry: Registry,
-    backend: str,
-    source: ModelSource,
-    tokenizer: Any | None,
-    why: str = "",
-    failed: Mapping[str, str] = NOTHING_FAILED,
-) -> Opened:
-    """Read a model by its name, in the form that its backend takes.
+def read_models(
+    registry: Registry, backend: str, source: ModelSource, tokenizer: Any | None, why: str = ""
+) -> Iterator[LoadedModel]:
+    """Read a model by its name, in the form that its backend takes: by one engine after another, fastest first.
 
-    With "auto", backends that are preferred to torch are tried first.
+    With "auto", backends that are preferred to torch come first. A caller whose engine can't decode the model notes the
+    reason in ``failed`` before it asks for the next.
 
     Args:
         why: the reason against all preferred backends, or "".
-        failed: names and reasons of backends that read the model but failed to drive it.
 
     Raises:
         PluginError: for an unknown backend, or refused options.
-        ModelError: if the model can't be read, with the reason.
+        ModelError: if torch, or the backend of this name, can't read the model, with the reason.
     """
-    is_own = is_smollm2(source.name)
-    with reading(source.name) if is_own else nullcontext():
-        opened = _read(registry, backend, source, tokenizer, why, failed)
-    if is_own:
-        with suppress(AttributeError):  # of a backend's own
-            opened.model.name_or_path = NAME  # rather than where its cache is
-    return _remarked(source, opened)
-
-
-def _read(
-    registry: Registry, backend: str, source: ModelSource, tokenizer: Any | None, why: str, failed: Mapping[str, str]
-) -> Opened:
     if backend != "auto":
         cls, options = registry.backend(backend)
-        return Opened(*cls.read(source, tokenizer, options))
-    source = source.with_hub_answer()  # refuses a wrong hub name first
-    reasons, has_failed = dict[str, str](), bool(failed)
+        with _remedied(source):
+            read = cls.read(source, tokenizer, options)
+        yield _loaded(source, *read)
+        return
+    with _remedied(source):
+        source = source.with_hub_answer()  # refuses a wrong hub name first
+    declined, failed = dict[str, str](), dict[str, str]()
     for plugin in preferred(registry):
         name = registry.name_of(plugin)
-        reasons[name] = why or failed.get(name) or _why_not(plugin, source)
-        if not reasons[name]:
+        declined[name] = why or _why_not(plugin, source)
+        if not declined[name]:
             try:
                 cls, options = registry.backend(name)
-                return Opened(*cls.read(source, tokenizer, options), engine=name)
+                loaded = _loaded(source, *cls.read(source, tokenizer, options), engine=name, failed=failed)
             except Exception as error:  # a third party's code; torch is tried next
-                reasons[name], has_failed = why_failed(error), True
+                failed[name] = why_failed(error)
+            else:
+                yield loaded
+    passed_over = declined | failed
+    with _remedied(source):
+        read = _read_by_torch(source, tokenizer, passed_over)
+    yield _loaded(source, *read, passed_over=passed_over, failed=failed)
+
+
+def _read_by_torch(source: ModelSource, tokenizer: Any | None, passed_over: Mapping[str, str]) -> tuple[Any, Any]:
     try:
-        loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
+        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
     except ModelError as error:
-        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason not in str(error))
+        others = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items() if reason not in str(error))
         if not others or memory_ran_out(error):
             raise
         raise ModelError(f"{error}. Backends passed over before torch: {others}") from error
-    return Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed)
 
 
-def _remarked(source: ModelSource, opened: Opened) -> Opened:
-    """Add that a GGUF file's weights were dequantised, in several times the file's memory, and what was left out."""
-    if not is_gguf(source.name):
-        return opened
-    dtype = str(opened.model.dtype).removeprefix("torch.")
-    left_out = remark_on(Path(source.name))
-    remark = f"the GGUF file's weights are dequantised to {dtype}"
-    return replace(opened, remark=f"{remark}; {left_out}" if left_out else remark)
+def _remedied(source: ModelSource) -> AbstractContextManager[None]:
+    """Return the context in which errors about specdec's copy of SmolLM2 have the remedy."""
+    return reading(source.name) if is_smollm2(source.name) else nullcontext()
+
+
+def _loaded(source: ModelSource, model: Any, tokenizer: Any, **facts: Any) -> LoadedModel:
+    """Return a model that was read, with a remark that a GGUF file's weights take several times the file's memory."""
+    if is_smollm2(source.name):
+        with suppress(AttributeError):  # of a backend's own
+            model.name_or_path = NAME  # rather than where its cache is
+    remark = ""
+    if is_gguf(source.name):
+        dtype, left_out = str(model.dtype).removeprefix("torch."), remark_on(Path(source.name))
+        remark = f"the GGUF file's weights are dequantised to {dtype}"
+        remark = f"{remark}; {left_out}" if left_out else remark
+    return LoadedModel(model, tokenizer, remark=remark, **facts)
 
 
 def preferred(registry: Registry) -> list[Plugin]:
@@ -178,8 +158,8 @@ def why_failed(error: Exception) -> str:
     return str(error).splitlines()[0] if isinstance(error, SpecdecError) and str(error) else in_one_line(error)
 
 
-def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
-    """Return the backend of a text such as ``"openvino:device=CPU"``; "auto" is the first that accepts and drives it.
+def backends_for(registry: Registry, given: str, model: object) -> list[ChosenBackend]:
+    """Return the backends that may drive a model, first choice first: the one of a name, or those for its type.
 
     Raises:
         PluginError: for an unknown name, or refused options.
@@ -188,12 +168,12 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
     if not isinstance(given, str):
         raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
     if given != "auto":
-        return ChosenBackend(name_and_options(given)[0], *registry.backend(given))
+        return [ChosenBackend(name_and_options(given)[0], *registry.backend(given))]
     accepting = [plugin for plugin in registry.of_kind("backends") if plugin.cls.accepts(model)]  # type: ignore[attr-defined]  # as above
     if accepting:
-        chosen, *others = (ChosenBackend(each.name, each.cls, each.cls.Options()) for each in accepting)  # type: ignore[attr-defined]
+        first, *others = (ChosenBackend(each.name, each.cls, each.cls.Options()) for each in accepting)  # type: ignore[attr-defined]
         # A backend that is a special case of another leaves the models that it refuses to that one.
-        return replace(chosen, otherwise=next((other for other in others if issubclass(chosen.cls, other.cls)), None))
+        return [first, *[other for other in others if issubclass(first.cls, other.cls)][:1]]
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )

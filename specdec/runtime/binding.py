@@ -3,9 +3,9 @@
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -16,42 +16,37 @@ from specdec.constraints.cache import ConstraintCache
 from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
 from specdec.errors import RequestError, close_all, plural
-from specdec.layout import Compiler
 from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
-from specdec.masks.dense import DenseCompiler
-from specdec.models.fingerprint import Fingerprint, fingerprint_of, unchanging
+from specdec.models.fingerprint import Fingerprint, fingerprint_of
 from specdec.models.loading import check_tokenizer, load_pretrained
 from specdec.models.notes import first_time, state_of
-from specdec.numerics import Mode, Numerics
+from specdec.numerics import Numerics
 from specdec.plugins.registry import Registry
+from specdec.probes.costs import costs_of
 from specdec.requests.builder import RequestBuilder
 from specdec.requests.model_defaults import ignored_defaults
 from specdec.requests.special_tokens import state_of_tokenizer
-from specdec.runtime.backend_choice import backend_for
-from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
+from specdec.runtime.attempts import Attempt, Attempts, Wanted
+from specdec.runtime.backend_choice import LoadedModel
 from specdec.runtime.lease import WeightsLease
 from specdec.runtime.strategies import Strategies
 from specdec.strategies.base import Proposer
 from specdec.strategies.host import Host
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
+from specdec.weights.pack_model import Weights
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Wanted):
     """A generator's options, with plug-ins in place of their names.
 
     Attributes:
-        compiler: None leaves the mask compiler to the numerics.
         resolve: returns a proposer from an object or text; the same text gives the same object.
     """
 
     proposer: Proposer
     verifier: Verifier
-    numerics: Mode
-    compiler: Compiler | None
-    backend: str
-    weights: str
     resolve: Callable[[Proposer | str], Proposer]
 
 
@@ -59,9 +54,10 @@ class Binding:
     """A model with its target, numerics, weights and strategies. One thread decodes with it at a time.
 
     Args:
-        note: for the first result.
+        models: the model as one engine after another reads it; the first that can decode it does.
 
     Attributes:
+        loaded: the model, as its engine has read it.
         weights: the layout of the model's weights.
         target: the target that all requests share.
         strategies: the proposers bound to the target.
@@ -74,11 +70,9 @@ class Binding:
         PluginError: for an unknown backend, or a proposer that fails.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, lease: WeightsLease, note: str = ""
-    ) -> None:
-        self.model, self.tokenizer, self.choice = model, tokenizer, choice
-        self._registry, self._lease, self._note = registry, lease, note
+    def __init__(self, models: Iterable[LoadedModel], choice: Choice, registry: Registry) -> None:
+        self.choice = choice
+        self._registry, self._lease = registry, WeightsLease(choice.weights, registry.kernels())
         self._has_noted = False
         self._gate = (
             threading.RLock()
@@ -86,7 +80,17 @@ class Binding:
         self._is_decoding = False
         self._is_closed = False  # by its owner, since it last decoded
         self._is_open = False  # the parts are made, and not closed
-        self._bind()
+        self._bind(models)
+
+    @property
+    def model(self) -> Any:
+        """The model that is decoded."""
+        return self.loaded.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, or None."""
+        return self.loaded.tokenizer
 
     @contextmanager
     def alone(self) -> Iterator[Self]:
@@ -143,7 +147,7 @@ class Binding:
 
     def open_target(self) -> Target:
         """Load the model once more with the same compiler and a cache of its own."""
-        return Target(self._backend.load(self.model, self.target.compiler), self.target.compiler)
+        return self._attempt.open()
 
     def losses(self) -> list[str]:
         """Return a warning for each lossy part: verifier, weights and backend."""
@@ -161,9 +165,10 @@ class Binding:
         if self._has_noted:
             return ()
         self._has_noted = True
-        engine = (self._note,) if self._note else ()
-        backend = self.target.backend
-        drafts = () if backend.shapes.takes_drafts else (f"decoded without drafts: {backend.reason}",)
+        loaded = self.loaded
+        engine = (loaded.note,) if loaded.note and not loaded.is_fallback else ()
+        target = self.target
+        drafts = () if target.shapes.takes_drafts else (f"decoded without drafts: {target.examination.reason}",)
         weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
         return engine + drafts + weights + ignored_defaults(self.model)
 
@@ -179,7 +184,7 @@ class Binding:
         self._lease.is_decoding = True  # from here on no other generator changes the layout of the weights
         if not self._is_open or not self.is_current():
             self._close_parts()
-            self._bind()
+            self._bind([self.loaded])
 
     def _close_parts(self) -> None:
         """Close the strategies, then the target; once."""
@@ -193,12 +198,11 @@ class Binding:
         finally:
             self._lease.release_weights()
 
-    def _bind(self) -> None:
+    def _bind(self, models: Iterable[LoadedModel]) -> None:
         """Pack the weights, load a backend for them, and bind the proposer to both."""
         with ExitStack() as failing:
             failing.callback(self._lease.release_weights)
-            with unchanging(self.model):
-                self._make_parts()
+            Attempts(models, self.choice, self._registry, self._lease.layouts).first(self._make_parts)
             failing.callback(self._close_parts)
             self._is_open = True
             numerics, choice = self._probed, self.choice
@@ -207,25 +211,18 @@ class Binding:
                 warnings.warn(f"decoding with fast numerics: {numerics.inexact}", stacklevel=5)
             failing.pop_all()
 
-    def _make_parts(self) -> None:
-        model, tokenizer, choice = self.model, self.tokenizer, self.choice
-        backend = backend_for(self._registry, choice.backend, model)
-        layouts: Layouts = partial(layouts_of, model, choice.weights, self._lease)
-        if not backend.cls.runs_layers:
-            layouts = partial(stock_alone, choice.weights, backend.name)
-        load = partial(backend.load, model)
-        found, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
-        backend = backend.loaded(target.backend)
-        weights = replace(found, engine=backend.name, runs_layers=backend.cls.runs_layers)
+    def _make_parts(self, attempt: Attempt, target: Target) -> None:
+        model, tokenizer, choice = attempt.loaded.model, attempt.loaded.tokenizer, self.choice
         with ExitStack() as failing:
             failing.callback(target.close)
-            copied = fingerprint_of(model) if backend.cls.copies_weights else None
+            copied = fingerprint_of(model) if attempt.backend.cls.copies_weights else None
             check_tokenizer(tokenizer, target.shapes.vocab_size)
             state = state_of(model), state_of_tokenizer(tokenizer)
-            strategies = Strategies(self._host(target), choice.proposer)
+            strategies = Strategies(self._host(model, tokenizer, target), choice.proposer)
             failing.pop_all()
-        self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
-        self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
+        self.loaded, self.weights, self.target, self.strategies = attempt.loaded, attempt.weights, target, strategies
+        self._attempt, self._state, self._copied = attempt, state, copied
+        self._probed, self._num_threads = target.numerics, torch.get_num_threads()
         remedy = TORCH_IN_ONE_THREAD if copied else ONE_THREAD
         self._fingerprint = partial(_fingerprint_here, model, os.getpid(), remedy)
         constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
@@ -233,22 +230,22 @@ class Binding:
         self.fallback = self._registry.make("verifiers", "match")
         self.contexts = Contexts(target, fingerprint=self._fingerprint)
 
-    def _host(self, target: Target) -> Host:
+    def _host(self, model: Any, tokenizer: Any, target: Target) -> Host:
         shapes, verifier = target.shapes, self.choice.verifier
         return Host(
-            model=self.model,
-            tokenizer=self.tokenizer,
+            model=model,
+            tokenizer=tokenizer,
             vocab_size=shapes.vocab_size,
             reads_q=verifier.reads_q,
             is_keyed=verifier.is_keyed,
             takes_trees=shapes.takes_trees,
             load=partial(load_pretrained, device=str(shapes.device)),
             open=partial(_open_draft, self._registry, self._lease),
-            costs=partial(costs_of, target, self.model),
+            costs=partial(costs_of, target, model),
             cost_model=target.backend.cost_model,
             idle_target=lambda: None if target.is_decoding else target,
             extension=target.backend.extension,
-            local_sources=partial(self._registry.local_sources, self.model),
+            local_sources=partial(self._registry.local_sources, model),
             num_layers=shapes.num_layers,
             expect_hidden=target.backend.expect_hidden,
         )
@@ -263,12 +260,10 @@ def _fingerprint_here(model: Any, process: int, remedy: str) -> Fingerprint:
 
 def _open_draft(registry: Registry, lease: WeightsLease, model: Any) -> Target:
     """Drive a draft model, whose passes need not be exact."""
-    compiler, backend = DenseCompiler(), backend_for(registry, "auto", model)
-    if not backend.cls.runs_layers:
-        return Target(backend.load(model, compiler), compiler)
     release_weights = lease.acquire_draft(model)
+    attempts = Attempts([LoadedModel(model, None)], Wanted(numerics="fast"), registry, lambda *_: [Weights()])
     try:
-        return Target(backend.load(model, compiler), compiler, release_weights)
+        return attempts.first(lambda _, target: target, release_weights)
     except BaseException:
         release_weights()
         raise

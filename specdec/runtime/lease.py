@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from specdec.errors import RequestError
+from specdec.errors import ModelError, RequestError
 from specdec.models.notes import notes_of
 from specdec.weights.base import Kernel
 from specdec.weights.layers import is_hooked_part
@@ -87,6 +87,25 @@ class WeightsLease:
             vars(model)[_WHERE] = packing
             return self._hold(model, packing)
 
+    def layouts(self, model: torch.nn.Module, failed: Mapping[str, str]) -> Iterator[Weights]:
+        """Pack a target's weights by one kernel after another, the fastest first, without those that failed.
+
+        Raises:
+            ModelError: if "packed" or a kernel was requested and no kernel is suitable.
+            RequestError: if another generator needs the weights in another form.
+        """
+        while True:
+            why = "; ".join(f"not by {kernel}: {reason}" for kernel, reason in failed.items())
+            try:
+                weights = self.acquire(model, failed, why)
+            except ModelError:
+                if failed:
+                    return
+                raise
+            yield weights
+            if not weights.kernel or self._requested not in {"auto", "packed"} or self._others(model):
+                return
+
     def acquire_draft(self, model: torch.nn.Module) -> Callable[[], None]:
         """Pack a draft model's weights unless they are packed already; return a function that releases them.
 
@@ -105,10 +124,6 @@ class WeightsLease:
             else:
                 return lambda: None
         return lambda: self._give_back(model)
-
-    def is_shared(self, model: torch.nn.Module) -> bool:
-        """Return True if another generator has a lease on the model's weights."""
-        return bool(self._others(model))
 
     def release_weights(self) -> None:
         """Release all models; weights without another lease become ordinary parameters again."""

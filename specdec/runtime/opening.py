@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,9 +11,8 @@ from specdec.models.loading import ModelSource, refuse_for_loaded
 from specdec.models.unwrapping import unwrapped
 from specdec.numerics import Mode, checked_mode
 from specdec.plugins.registry import Registry
-from specdec.runtime.backend_choice import backend_for, read_model, why_failed, why_torch
+from specdec.runtime.backend_choice import LoadedModel, backends_for, read_models, why_torch
 from specdec.runtime.binding import Binding, Choice
-from specdec.runtime.lease import WeightsLease
 from specdec.runtime.strategies import check_files
 from specdec.settings import Settings
 from specdec.strategies.base import Proposer
@@ -109,29 +107,14 @@ def open_model(
         UserWarning: if torch decodes because a preferred backend failed.
     """
     if choice.backend != "auto":
-        backend_for(registry, choice.backend, model)  # refuses an unknown name before seconds of loading
+        backends_for(registry, choice.backend, model)  # refuses an unknown name before seconds of loading
     if not isinstance(model, str | os.PathLike):
         refuse_for_loaded(model, device, dtype)
-        return Binding(unwrapped(model), tokenizer, choice, registry, WeightsLease(choice.weights, registry.kernels()))
+        return Binding([LoadedModel(unwrapped(model), tokenizer)], choice, registry)
     source = ModelSource.of(os.fspath(model), device, dtype)
     check_files([choice.proposer])
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])
-    # If a preferred backend has no exact numerics but torch has, torch is used.
-    preferred = replace(choice, numerics="exact" if choice.numerics == "auto" else choice.numerics)
-    failed = dict[str, str]()
-    while True:
-        opened = read_model(registry, choice.backend, source, tokenizer, why, failed)
-        lease = WeightsLease(choice.weights, registry.kernels())
-        if not opened.engine:
-            break
-        try:
-            return Binding(opened.model, opened.tokenizer, preferred, registry, lease, opened.note)
-        except RequestError:
-            raise
-        except Exception as error:  # a third party's code; torch is tried next
-            failed[opened.engine] = why_failed(error)
-    note = "" if opened.failed else opened.note
-    binding = Binding(opened.model, opened.tokenizer, choice, registry, lease, note)
-    if opened.failed:
-        warnings.warn(opened.note, stacklevel=3)
+    binding = Binding(read_models(registry, choice.backend, source, tokenizer, why), choice, registry)
+    if binding.loaded.is_fallback:
+        warnings.warn(binding.loaded.note, stacklevel=3)
     return binding

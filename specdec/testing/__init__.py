@@ -1,8 +1,8 @@
 """Tests for your own strategies, acceptance rules and backends: contract checks, exact enumeration, random cases.
 
-- ``check_verifier``, ``check_drafting``, ``check_proposer``, ``check_backend`` and ``check_constraint`` raise
-  AssertionError if a law of the contract is broken: by a rule, by a strategy that samples its candidates together with
-  a rule, by any strategy, by a backend, and by a constraint.
+- ``check_verifier``, ``check_drafting``, ``check_proposer``, ``check_backend``, ``check_mask`` and ``check_constraint``
+  raise AssertionError if a law of the contract is broken: by a rule, by a strategy that samples its candidates together
+  with a rule, by any strategy, by a backend, by a mask compiler with its attention, and by a constraint.
 - ``outcomes`` runs a function once for each combination of its random choices, and returns its exact distribution.
 - ``shapes``, ``distributions`` and ``trees`` are hypothesis strategies for draft shapes, distributions over a
   vocabulary, and trees.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from specdec.testing.enumeration import EXACT as EXACT
     from specdec.testing.enumeration import outcomes as outcomes
     from specdec.testing.enumeration import total_variation as total_variation
+    from specdec.testing.masks import check_mask as check_mask
     from specdec.testing.tokenizer import toy_tokenizer as toy_tokenizer
 else:
     __getattr__, __dir__, __all__ = lazy_exports(
@@ -52,6 +53,7 @@ else:
             "drafting": ("first_drafts",),
             "emission": ("emitted_distribution", "expected_length", "plain_distribution", "target_of"),
             "enumeration": ("EXACT", "outcomes", "total_variation"),
+            "masks": ("check_mask",),
             "tokenizer": ("toy_tokenizer",),
         },
     )

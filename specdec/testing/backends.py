@@ -8,11 +8,12 @@ import torch
 
 from specdec.backends import Backend, OutputRow
 from specdec.layout import Compiler
-from specdec.masks import DenseCompiler
+from specdec.plugins import built_in
 from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 
 _NUM_PASSES = 4
+_NUM_STEPS = 12
 _MOST_NODES = 8
 _LONGEST = 20
 
@@ -31,14 +32,14 @@ def check_backend(
     Args:
         backend: without open rows, before and after the check.
         plain: returns the model's logits after a text, ``(vocab,)``, computed without the backend.
-        compiler: the backend's mask compiler (default: ``DenseCompiler()``).
+        compiler: the backend's mask compiler (default: ``dense``).
         tolerance: the largest difference of a logit that counts as rounding.
         seed: of the texts, trees and choices.
 
     Raises:
         AssertionError: with the law that is broken.
     """
-    case = _Case(Target(backend, compiler or DenseCompiler()), plain, tolerance, np.random.default_rng(seed))
+    case = _Case(Target(backend, compiler or built_in("masks", "dense")), plain, tolerance, np.random.default_rng(seed))
     try:
         for length in (1, *case.rng.integers(1, _LONGEST, size=3).tolist()):
             case.begin(length)
@@ -53,6 +54,15 @@ def check_backend(
         for row in case.target.rows:
             case.target.release(row)
     assert backend.num_rows == 0, f"{backend.num_rows} rows are left open"
+
+
+def check_steps(target: Target, plain: Callable[[list[int]], torch.Tensor], tolerance: float, seed: int) -> None:
+    """Check passes over drafts of one growing text; see ``check_backend``."""
+    case = _Case(target, plain, tolerance, np.random.default_rng(seed))
+    case.begin(1)
+    for _ in range(_NUM_STEPS):
+        case.decode()
+    case.leave()
 
 
 @dataclass

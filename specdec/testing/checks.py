@@ -9,7 +9,7 @@ import torch
 from specdec.backends import TokenDistribution, ToyBackend
 from specdec.decoding import TokenView
 from specdec.errors import ModelError
-from specdec.masks import DenseCompiler
+from specdec.plugins import built_in
 from specdec.sampling import Randomness, RandomSource
 from specdec.settings import Settings
 from specdec.strategies import Feedback, Host, Proposer, Request
@@ -85,7 +85,7 @@ def toy_host(vocab_size: int, reads_q: bool, tokenizer: Any = None) -> Host:
         raise ModelError(f"can't load {name!r}: pass a model, not a name, in tests")
 
     def open_target(model: object) -> Target:
-        compiler = DenseCompiler()
+        compiler = built_in("masks", "dense")
         return Target(ToyBackend.load(model, compiler), compiler)
 
     return Host(

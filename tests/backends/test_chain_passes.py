@@ -17,11 +17,11 @@ from specdec.backends.placement import Placement
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
 from specdec.models.shared_passes import passes_of_step, shared_passes
-from specdec.probes.examination import examine
-from specdec.target import CacheRow, Target
+from specdec.target import CacheRow
 from specdec.tree import ROOT, DraftTree
 from tests.backends.test_stateful_cache import TOLERANCE, counted, made, texts, without_a_cache
 from tests.support import families
+from tests.support.examined import examined_target
 from tests.support.plain import decode_model
 
 compiler = DenseCompiler()
@@ -48,7 +48,7 @@ def test_a_plain_step_of_rows_of_any_length_is_one_pass(name: str) -> None:
 def test_drafts_of_rows_share_a_pass_although_other_tokens_are_pending() -> None:
     """Rows that read 4, 4 and 6 tokens share one; a row that reads 15 has its own."""
     model = made("qwen3_next")
-    target, lengths = Target(examine(HFBackend.load(model, compiler)), compiler), (9, 5, 12, 7)
+    target, lengths = examined_target(HFBackend.load(model, compiler)), (9, 5, 12, 7)
     rows = [target.open(capacity=64) for _ in lengths]
     texts_of = {row: list(range(2, 2 + length)) for row, length in zip(rows, lengths, strict=True)}
     for row, text in texts_of.items():
@@ -80,7 +80,7 @@ def test_a_prompt_and_a_plain_step_move_every_rows_checkpoint_whatever_room_stat
     """A row that is padded without room for the states after each token would read its text again."""
     monkeypatch.setattr(stateful_cache, "_MOST_BYTES", most_bytes)
     model = made(name)
-    target = Target(examine(HFBackend.load(model, compiler)), compiler)
+    target = examined_target(HFBackend.load(model, compiler))
     rows = {target.open(capacity=64): list(range(2, 2 + length)) for length in (9, 5, 7)}
     first = target.open(capacity=64)
     target.read_all(first, [3, 4, 5])  # so that the size of a state is known
@@ -118,7 +118,7 @@ def test_rows_share_passes_such_that_all_take_the_least_time() -> None:
 def test_a_padded_row_keeps_its_checkpoint() -> None:
     """Its draft is accepted as a whole, and read again: the state after the pass has seen padding tokens."""
     model = made("qwen3_next")
-    target = Target(examine(HFBackend.load(model, compiler)), compiler)
+    target = examined_target(HFBackend.load(model, compiler))
     rows = [target.open(capacity=64) for _ in range(2)]
     for row in rows:
         target.read_all(row, [2, 3, 4, 5])

@@ -13,9 +13,9 @@ from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.split.compiler import SplitCompiler
-from specdec.probes.examination import examine
 from specdec.target import Target
 from tests.support import families
+from tests.support.examined import examined
 from tests.support.generators import end_of_prompt, open_row, path_to, random_tree
 
 TOLERANCE = 1e-5
@@ -26,7 +26,7 @@ compiler = DenseCompiler()
 @pytest.fixture(params=families.TREES, scope="module")
 def backend(request: pytest.FixtureRequest) -> HFBackend:
     model = families.make(*families.TREES[request.param])
-    loaded = examine(HFBackend.load(model, compiler))
+    loaded = examined(HFBackend.load(model, compiler))
     loaded.model_under_test = model  # type: ignore[attr-defined]
     return loaded
 
@@ -72,7 +72,7 @@ def test_logits_spread_widely(backend: HFBackend) -> None:
 
 @pytest.mark.parametrize("num_rows", [1, 4])
 def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBackend, num_rows: int) -> None:
-    assert backend.shapes.takes_trees, backend.reason
+    assert backend.shapes.takes_trees, backend.examination.reason
     rng, batch, target = np.random.default_rng(num_rows), prompts(num_rows), Target(backend, compiler)
     for prompt in batch:
         tree = random_tree(rng, families.VOCAB, 9, prompt.pop())
@@ -116,12 +116,12 @@ def test_split_attention_gives_the_logits_of_dense_masks(name: str, monkeypatch:
     monkeypatch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that prompts come in several
     model, rng = families.make(*SPLIT[name]), np.random.default_rng(5)
     split = SplitCompiler(least_prefix=int(rng.integers(1, 12)))
-    loaded = [examine(HFBackend.load(model, compiler)), examine(HFBackend.load(model, split))]
+    loaded = [examined(HFBackend.load(model, compiler)), examined(HFBackend.load(model, split))]
     batch = prompts(4)
     trees = [random_tree(rng, families.VOCAB, int(rng.integers(1, 13))) for _ in batch]
     logits = []
     for backend, own in zip(loaded, (compiler, split), strict=True):
-        assert backend.shapes.takes_trees, backend.reason
+        assert backend.shapes.takes_trees, backend.examination.reason
         target = Target(backend, own)
         for prompt in batch:
             open_row(target, prompt)
@@ -181,7 +181,7 @@ def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
 def test_recurrent_models_are_refused_with_the_reason(name: str) -> None:
     config_class, arguments, reason = families.REFUSED[name]
     with pytest.raises(ModelError, match=reason):
-        examine(HFBackend.load(families.make(config_class, arguments), compiler))
+        examined(HFBackend.load(families.make(config_class, arguments), compiler))
 
 
 @pytest.mark.parametrize("name", families.CHAINS)
@@ -212,6 +212,6 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 
 def test_shapes_say_what_the_configuration_says() -> None:
-    loaded = examine(HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler))
+    loaded = examined(HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler))
     kinds, device = {"full_attention": None}, torch.device("cpu")
     assert loaded.shapes == Shapes(96, 256, True, kinds, torch.float32, device, num_layers=2)

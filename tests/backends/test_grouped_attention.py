@@ -8,9 +8,9 @@ from specdec import DraftTree, ModelError
 from specdec.backends import grouped_attention
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.examination import examine
 from specdec.target import Target
 from tests.support import families
+from tests.support.examined import examined
 from tests.support.generators import open_row
 
 compiler = DenseCompiler()
@@ -89,7 +89,7 @@ def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> N
 
 def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
-    backend = examine(HFBackend.load(model, compiler))
+    backend = examined(HFBackend.load(model, compiler))
     open_row(Target(backend, compiler), [1, 2, 3])
     seen = []
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
@@ -103,7 +103,7 @@ def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
 
 def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
-    backend = examine(HFBackend.load(model, compiler))
+    backend = examined(HFBackend.load(model, compiler))
     open_row(Target(backend, compiler), [1, 2, 3])
     tree = DraftTree(4)
     tree.add_chain(0, [5, 6])

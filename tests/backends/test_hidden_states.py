@@ -16,11 +16,11 @@ from specdec.backends.static import StaticBackend
 from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.probes.examination import examine
 from specdec.target import CacheRow, Target
 from specdec.tree import ROOT
 from tests.backends.test_static import PretendGraph
 from tests.support import families
+from tests.support.examined import examined_target
 
 LAYERS = (0, 1, 2, -1, -2)
 FAMILIES = [
@@ -42,7 +42,7 @@ CHAINS = ["bloom"]
 
 def target_of(model: PreTrainedModel, compiler: Any = None, backend: type[HFBackend] = HFBackend) -> Target:
     compiler = DenseCompiler() if compiler is None else compiler
-    return Target(examine(backend.load(model, compiler)), compiler)
+    return examined_target(backend.load(model, compiler))
 
 
 def states_of(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:

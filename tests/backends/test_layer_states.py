@@ -8,15 +8,15 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.layer_states import State, StateLayer, after_each
 from specdec.backends.stateful_cache import StatefulCache
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.examination import examine
 from specdec.target import Target
 from tests.support import families
+from tests.support.examined import examined
 
 ONE_OF_EACH_KIND = ["lfm2", "qwen3_next", "granitemoehybrid", "falcon_h1", "mamba2"]
 
 
 def target_of(model: PreTrainedModel) -> tuple[Target, StatefulCache]:
-    backend = examine(HFBackend.load(model, DenseCompiler()))
+    backend = examined(HFBackend.load(model, DenseCompiler()))
     cache = backend._cache
     assert isinstance(cache, StatefulCache)
     return Target(backend, DenseCompiler()), cache

@@ -19,10 +19,10 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.models.notes import notes_of
 from specdec.probes.costs import measure_costs
-from specdec.probes.examination import examine
 from specdec.target import CacheRow, Target
 from specdec.tree import ROOT
 from tests.support import families
+from tests.support.examined import examined_target
 from tests.support.plain import decode_model
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
@@ -41,7 +41,7 @@ def kinds(replay: Replay) -> list[Any]:
 
 
 def target_of(model: PreTrainedModel, compiler: Any) -> Target:
-    return Target(examine(HFBackend.load(model, compiler)), compiler)
+    return examined_target(HFBackend.load(model, compiler))
 
 
 def tree(width: int) -> DraftTree:

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,13 +20,13 @@ from specdec.masks.dense import DenseCompiler
 from specdec.models.notes import lock_of
 from specdec.models.shared_passes import MOST_PENDING
 from specdec.probes.costs import measure_costs
-from specdec.probes.examination import examine
 from specdec.record import StepRecord
 from specdec.target import Target
 from specdec.testing import check_backend
 from specdec.tree import ROOT, DraftTree, Role
 from tests.decoding.test_contexts import conversations
 from tests.support import families
+from tests.support.examined import examined
 from tests.support.plain import decode_model
 
 TOLERANCE = 2e-4  # a recurrence rounds otherwise in a pass over several tokens; a mistake causes 0.1 and more
@@ -41,7 +40,7 @@ def made(name: str) -> PreTrainedModel:
 
 
 def loaded(model: PreTrainedModel) -> HFBackend:
-    return examine(HFBackend.load(model, compiler))
+    return examined(HFBackend.load(model, compiler))
 
 
 def texts(count: int, seed: int = 1) -> list[list[int]]:
@@ -252,10 +251,8 @@ def test_recurrent_gemma_in_half_precision_decodes() -> None:
 
 def test_a_prompt_is_read_anew_if_its_time_steps_are_limited_and_only_beginnings_can_be_read() -> None:
     model = made("nemotron_h")
-    backend = HFBackend.load(model, compiler)
-    backend.shapes = replace(backend.shapes, takes_trees=False)
-    backend.read_stepwise("of a test")
-    target = Target(backend, compiler)
+    passes = HFBackend.assumed_passes(model).by_single_tokens("of a test")
+    target = Target(HFBackend(model, compiler, passes), compiler)
     row, fed = target.open(capacity=64), counted(model)
     target.read_all(row, list(range(2, 40)))
     target.rollback(row, 38)
@@ -315,7 +312,6 @@ def test_limits_of_time_steps_are_restored() -> None:
 def test_a_prompt_has_a_pass_of_its_own_where_time_steps_are_limited_in_it(name: str, expected: list[int]) -> None:
     model = made(name)
     target, tree = Target(HFBackend.load(model, compiler), compiler), DraftTree(9)
-    target.backend.shapes = replace(target.shapes, takes_trees=False)
     tree.add_chain(ROOT, [3, 4])
     row, fed = target.open(capacity=64), counted(model)
     target.forward(target.compile({row: tree}, {row: range(2, 10)}))

@@ -11,10 +11,10 @@ from specdec import Generator, ModelError
 from specdec.backends.static import Inputs, StaticBackend
 from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.examination import examine
 from specdec.target import Target
 from specdec.tree import DraftTree
 from tests.support import families
+from tests.support.examined import examined
 from tests.support.generators import open_row
 
 PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], list(range(2, 60)), [4, 4]]
@@ -55,7 +55,7 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_buffers_stay_where_they_are_from_one_request_to_the_next() -> None:
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     target = Target(backend, DenseCompiler())
     row = open_row(target, PROMPTS[0])
     buffer = backend._cache.layers[0].keys
@@ -110,7 +110,7 @@ def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) 
 def test_a_pass_is_warm_once_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     backend._graphs.captures = True
     target, warm = Target(backend, DenseCompiler()), []
     row = open_row(target, PROMPTS[2])
@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_captured_is_driven_without_graphs(monkeypatch: p
 
     monkeypatch.setattr(cuda_graphs, "Graph", refused)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     plain = Target(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()), DenseCompiler())
     backend._graphs.captures = True
     tokens = []
@@ -143,7 +143,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, model: Any = None) -> StaticBacken
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     model = families.make(*families.TREES["llama"]) if model is None else model
-    backend = examine(StaticBackend.load(model, DenseCompiler()))
+    backend = examined(StaticBackend.load(model, DenseCompiler()))
     backend._graphs.captures = True
     return backend
 
@@ -198,7 +198,7 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
     backend = StaticBackend.load(model, DenseCompiler())
     backend._graphs.captures = True
     before = PretendGraph.num_replays
-    assert examine(backend).shapes.takes_trees, backend.reason
+    assert examined(backend).shapes.takes_trees, backend.examination.reason
     assert depths == {2, 8}
     assert PretendGraph.num_replays > before
 
@@ -222,7 +222,7 @@ def test_memory_that_ran_out_in_a_capture_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_request_that_was_too_large_leaves_room_for_the_next() -> None:
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     target = Target(backend, DenseCompiler())
     rows = [open_row(target, PROMPTS[2])]
     held = backend.cache_bytes(())
@@ -236,7 +236,7 @@ def test_a_request_that_was_too_large_leaves_room_for_the_next() -> None:
 
 
 def test_many_short_rows_are_dropped_before_a_long_one_comes() -> None:
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     target = Target(backend, DenseCompiler())
     rows = [open_row(target, PROMPTS[0]) for _ in range(8)]
     for row in rows:
@@ -264,7 +264,7 @@ def test_a_long_texts_memory_is_given_back_while_others_go_on(monkeypatch: pytes
 
 
 def test_nothing_is_left_of_a_closed_row() -> None:
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     passed(Target(backend, DenseCompiler()))
     assert not any(layer.keys.any() or layer.values.any() for layer in backend._cache.layers)
 
@@ -272,7 +272,7 @@ def test_nothing_is_left_of_a_closed_row() -> None:
 def test_inputs_made_in_a_callers_inference_mode_serve_outside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
-    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     backend._graphs.captures = True
     target = Target(backend, DenseCompiler())
     with torch.inference_mode():

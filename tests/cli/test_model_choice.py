@@ -128,10 +128,10 @@ def test_a_misspelt_name_of_a_model_that_specdec_has_is_answered_with_it(
 ) -> None:
     failure = [ModelError]
 
-    def read_model(*_: Any) -> None:
+    def read_models(*_: Any) -> None:
         raise failure[0]("can't load it")
 
-    monkeypatch.setattr(backend_choice, "read_model", read_model)
+    monkeypatch.setattr(backend_choice, "read_models", read_models)
     answers = {
         "smolm2": "; did you mean --model smollm2?",
         "HuggingFaceTB/SmolLM2-135M-Instruct": "",

@@ -14,9 +14,9 @@ from specdec.backends import Backend, Held, HFBackend, Output, StaticBackend, To
 from specdec.layout import Layout
 from specdec.masks import DenseCompiler
 from specdec.plugins import load_plugins
-from specdec.probes import examine
 from specdec.testing import check_backend
 from tests.support import families
+from tests.support.examined import examined
 
 Plain = Callable[[list[int]], torch.Tensor]
 compiler = DenseCompiler()
@@ -42,12 +42,12 @@ def toy() -> tuple[Backend, Plain]:
 
 def hf() -> tuple[Backend, Plain]:
     model = families.make(*families.TREES["gemma3"])  # windowed and full layers together
-    return examine(HFBackend.load(model, compiler)), plain_of(model)
+    return examined(HFBackend.load(model, compiler)), plain_of(model)
 
 
 def static() -> tuple[Backend, Plain]:
     model = families.make(*families.TREES["gemma3"])
-    return examine(StaticBackend.load(model, compiler)), plain_of(model)
+    return examined(StaticBackend.load(model, compiler)), plain_of(model)
 
 
 MAKERS = {"toy": toy, "hf": hf, "static": static}

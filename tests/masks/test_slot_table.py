@@ -9,17 +9,18 @@ import torch
 from specdec import DraftTree, Generator
 from specdec.backends.hf import HFBackend
 from specdec.backends.static import Inputs, StaticBackend
-from specdec.layout import Shapes, SlotTable, Window
+from specdec.layout import Shapes, Window
 from specdec.masks.attention_kind import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.slot_table.kernel import attend_by_torch
-from specdec.probes.examination import examine
+from specdec.masks.slot_table.table import SlotTable
 from specdec.probes.products import Products
 from specdec.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
 from tests.laws.test_backend_laws import plain_of
 from tests.support import families
+from tests.support.examined import examined
 from tests.support.triton_interpreter import needs_triton, run_interpreted
 
 WINDOWS: dict[str, Window | None] = {
@@ -129,24 +130,30 @@ def test_bits_depend_on_neither_the_tree_nor_the_batch_nor_the_cache() -> None:
             assert torch.equal(one, alone)
 
 
+def have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the compilers take this device for a GPU with Triton."""
+    for name in ("exact", "slot_table"):
+        monkeypatch.setattr(f"specdec.masks.{name}.compiler.has_kernels", lambda _: True)
+
+
 @pytest.mark.parametrize("backend", [HFBackend, StaticBackend])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss"])  # full attention; windows and others; sinks
 def test_models_take_trees_with_it(family: str, backend: type[HFBackend]) -> None:
-    loaded = examine(backend.load(families.make(*families.TREES[family]), SlotTableCompiler()))
+    loaded = examined(backend.load(families.make(*families.TREES[family]), SlotTableCompiler()))
     assert loaded.shapes.takes_trees
-    assert not loaded.reason
+    assert not loaded.examination.reason
 
 
 @pytest.mark.parametrize("backend", [HFBackend, StaticBackend])
 def test_a_backend_keeps_its_laws_with_it(backend: type[HFBackend]) -> None:
     model = families.make(*families.TREES["gemma3"])
-    loaded = examine(backend.load(model, SlotTableCompiler()))
+    loaded = examined(backend.load(model, SlotTableCompiler()))
     check_backend(loaded, plain_of(model), seed=3)
 
 
 def test_models_on_gpus_are_driven_exactly_by_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = families.make(*families.TREES["llama"])
-    monkeypatch.setattr("specdec.runtime.driving.has_kernels", lambda _: True)
+    have_kernels(monkeypatch)
     monkeypatch.setattr("specdec.backends.static._place_of_all", lambda _: "cuda")
     with Generator(model, numerics="exact") as generator:
         assert (generator.mask, generator.weights.engine) == (SlotTableCompiler(), "static")
@@ -164,7 +171,7 @@ def test_a_model_that_static_shapes_refuse_is_driven_by_torch(monkeypatch: pytes
 
 def test_walks_through_every_kind_of_pass_find_no_other_bits() -> None:
     compiler = SlotTableCompiler()
-    backend = examine(HFBackend.load(families.make(*families.TREES["llama"]).double(), compiler))
+    backend = examined(HFBackend.load(families.make(*families.TREES["llama"]).double(), compiler))
     assert not walk(Target(backend, compiler)).deviation().where
 
 
@@ -185,7 +192,7 @@ def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.Monk
 
 
 def test_what_makes_products_exact_on_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.runtime.driving.has_kernels", lambda _: True)
+    have_kernels(monkeypatch)
     dependent = Products(1, 64, "a row of a product with a 64 by 32 matrix depends on the number of rows")
     monkeypatch.setattr("specdec.probes.examination.products_of", lambda *_: dependent)
     with Generator(families.make(*families.TREES["llama"])) as generator:

@@ -16,10 +16,10 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.split import kernel as split
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.masks.split.parts import SplitMask
-from specdec.probes.examination import examine
 from specdec.target import Target
 from tests.support import families
 from tests.support.devices import DEVICES
+from tests.support.examined import examined
 from tests.support.generators import open_row, random_tree
 
 KIND = "attention"
@@ -216,7 +216,7 @@ def test_what_it_does_not_cover_is_refused_by_name(mask: Any, options: dict[str,
 
 def test_a_lone_node_has_no_split_attention_and_the_model_is_left_as_it_was() -> None:
     model, compiler = families.make(*families.TREES["llama"]), SplitCompiler()
-    backend = examine(HFBackend.load(model, compiler))
+    backend = examined(HFBackend.load(model, compiler))
     open_row(Target(backend, compiler), [1, 2, 3])
     seen = []
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))

@@ -284,7 +284,9 @@ class Engine(ToyBackend):
     @classmethod
     def load(cls, model: object, compiler: Any, options: Any = None) -> Any:
         cls.loaded.append((type(model).__name__, options.threads))
-        return super().load(model, compiler)
+        backend: Any = super().load(model, compiler)
+        backend.threads = options.threads
+        return backend
 
 
 @pytest.fixture(name="engine")
@@ -330,12 +332,11 @@ def test_what_was_found_out_with_some_options_is_not_taken_for_others(engine: ty
     model, walked = ToyModel.random(), list[int]()
 
     def watch(self: Engine, layout: Any) -> Any:
-        walked.append(self.options.threads)  # type: ignore[attr-defined]
+        walked.append(self.threads)  # type: ignore[attr-defined]
         return ToyBackend.forward(self, layout)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "forward", watch)
-        patch.setattr(engine, "deviation", None, raising=False)
         for threads in (1, 1, 2):
             Generator(model, backend=f"engine:threads={threads}", numerics="fast", proposer="autoregressive")
     assert set(walked) == {1, 2}

@@ -11,10 +11,10 @@ from specdec.backends import hf
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.probes.examination import examine
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from tests.support import families, planted
+from tests.support.examined import examined
 
 FAMILIES = ("llama", "gemma2", "gpt2", "mixtral")
 SIZES = [(2, torch.float32), (2, torch.bfloat16), (16, torch.bfloat16)]
@@ -42,8 +42,8 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
 
 @pytest.mark.parametrize(("model", "compiler"), RIGHT, indirect=["model"])
 def test_a_right_model_with_large_activations_is_taken_with_trees(model: PreTrainedModel, compiler: Any) -> None:
-    backend = examine(HFBackend.load(model, compiler))
-    assert backend.shapes.takes_trees, backend.reason
+    backend = examined(HFBackend.load(model, compiler))
+    assert backend.shapes.takes_trees, backend.examination.reason
 
 
 @pytest.mark.parametrize(("model", "mistake"), MISTAKES, indirect=["model"])
@@ -55,7 +55,7 @@ def test_a_mistake_in_the_slots_of_the_cache_is_found(model: PreTrainedModel, mi
 
 def test_mistakes_of_deep_mixtures_in_half_precision_are_found_and_the_model_keeps_its_layers() -> None:
     model, compiler = families.deep("deepseek_v3", 12, has_spikes=True).to(torch.bfloat16), DenseCompiler()
-    assert examine(HFBackend.load(model, compiler)).shapes.takes_trees
+    assert examined(HFBackend.load(model, compiler)).shapes.takes_trees
     backend = planted.KeepsAnotherBranch(model, compiler)
     assert probe(Target(backend, compiler), model).fault
     layers = dict(model.named_modules())
@@ -72,7 +72,7 @@ def test_a_mistake_in_a_layout_is_refused_with_the_compilers_name(mistake: str) 
 
 def test_a_model_that_is_not_causal_is_refused() -> None:
     with pytest.raises(ModelError, match="it isn't causal"):
-        examine(HFBackend.load(families.make("BertConfig", {**families.MHA}), DenseCompiler()))
+        examined(HFBackend.load(families.make("BertConfig", {**families.MHA}), DenseCompiler()))
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [(2, torch.float32), (2, torch.bfloat16), (16, torch.float32)])
@@ -80,16 +80,16 @@ def test_a_bias_by_slots_refuses_trees_and_takes_chains(
     layers: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hf, "_CHAINS_ONLY", {})
-    backend = examine(HFBackend.load(families.deep("mpt", layers).to(dtype), DenseCompiler()))
+    backend = examined(HFBackend.load(families.deep("mpt", layers).to(dtype), DenseCompiler()))
     assert not backend.shapes.takes_trees
-    assert "of the logits' spread; allowed" in backend.reason
+    assert "of the logits' spread; allowed" in backend.examination.reason
 
 
 def test_logits_that_are_no_numbers_are_refused() -> None:
     model: Any = families.make(*families.TREES["llama"])
     model.lm_head.register_forward_hook(lambda *called: called[2].masked_fill(called[2] > 3.0, torch.nan))
     with pytest.raises(ModelError, match="is off from plain forward passes by nan"):
-        examine(HFBackend.load(model, DenseCompiler()))
+        examined(HFBackend.load(model, DenseCompiler()))
 
 
 def test_the_same_rounding_is_tried_each_time_and_the_model_is_left_as_it_was() -> None:
@@ -112,5 +112,5 @@ def test_a_lack_of_memory_is_no_finding_about_the_model(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(HFBackend, "forward", fail)
         with pytest.raises(ModelError, match=r"can't be tested: memory ran out \(.*\): free memory"):
-            examine(HFBackend.load(model, DenseCompiler()))
-    assert not examine(HFBackend.load(model, DenseCompiler())).reason
+            examined(HFBackend.load(model, DenseCompiler()))
+    assert not examined(HFBackend.load(model, DenseCompiler())).examination.reason

@@ -16,10 +16,10 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.compiler import SplitCompiler
-from specdec.probes.examination import examine
 from specdec.probes.walk import WrongLayout, fault_of, walk
 from specdec.target import Target
 from tests.support import families, planted
+from tests.support.examined import examined_target
 
 LENGTH = 5
 SEES = {0: [0], 1: [0, 1], 2: [0, 2], 3: [0, 2, 3]}  # node -> its lineage in the tree below
@@ -63,7 +63,7 @@ def law(window: Window | None = None) -> list[list[int]]:
 
 
 def target_of(model: PreTrainedModel, compiler: Any) -> Target:
-    return Target(examine(HFBackend.load(model, compiler)), compiler)
+    return examined_target(HFBackend.load(model, compiler))
 
 
 WINDOWS = [None, Window("sliding", 3), Window("chunked", 4)]

@@ -23,7 +23,7 @@ from specdec import (
 from specdec.comparison.tune import Tuner
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
-from specdec.runtime.backend_choice import read_model, why_torch
+from specdec.runtime.backend_choice import read_models, why_torch
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.merging.merged import MergedProposer
@@ -122,10 +122,10 @@ def test_a_start_requests_the_files_of_a_hub_name_once(
     for loader, loaded in loaders.items():
         monkeypatch.setattr(getattr(transformers, loader), "from_pretrained", lambda *_, loaded=loaded, **__: loaded)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
-    opened = read_model(plugins.load_plugins(), backend, ModelSource("owner/model"), None)
-    assert (opened.model, opened.tokenizer) == (model, TOKENIZER)
+    loaded = next(read_models(plugins.load_plugins(), backend, ModelSource("owner/model"), None))
+    assert (loaded.model, loaded.tokenizer) == (model, TOKENIZER)
     assert names == ["owner/model"]
-    assert [reason for _, reason in opened.passed_over] == ["the hub has config.json"] * (backend == "auto")
+    assert [*loaded.passed_over.values()] == ["the hub has config.json"] * (backend == "auto")
 
 
 def test_what_declines_is_passed_over_with_the_reason(install: Install, folder: str) -> None:
@@ -202,7 +202,7 @@ def test_what_needs_torchs_layers_is_torchs(
     install()
     generator = Generator(folder, TOKENIZER, **options)
     assert not isinstance(generator.model, Engine)
-    assert generator._binding._note == f"decoding with torch, not with swift: {reason}"
+    assert generator._binding.loaded.note == f"decoding with torch, not with swift: {reason}"
     assert heard == []
 
 

@@ -11,10 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Engine, Generator, ModelError, PluginError
 from specdec.backends.hf import HFBackend
-from specdec.masks.exact.compiler import ExactCompiler
-from specdec.probes.examination import examine
-from specdec.runtime import binding
-from specdec.runtime.driving import _is_exact
+from specdec.runtime.attempts import Attempts
 from specdec.weights.packing import packed_weights
 from tests.support import families
 from tests.support.scripted import Scripted
@@ -111,7 +108,7 @@ def test_a_generator_that_cannot_be_made_leaves_no_backend(journal: Journal, mon
         Generator(llama(), proposer=Unwilling())
     with pytest.raises(ModelError, match="numerics='exact' is unavailable"):
         Generator(llama().double(), numerics="exact")
-    monkeypatch.setattr("specdec.runtime.driving._probed", interrupted)
+    monkeypatch.setattr("specdec.probes.examination._self_test", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Generator(llama())
     assert not journal.open
@@ -120,12 +117,6 @@ def test_a_generator_that_cannot_be_made_leaves_no_backend(journal: Journal, mon
 
 def interrupted(*given: object) -> Any:
     raise KeyboardInterrupt
-
-
-def test_what_is_tried_in_search_of_a_remedy_is_closed(journal: Journal) -> None:
-    model = llama()
-    assert _is_exact(lambda compiler: examine(HFBackend.load(model, compiler)), ExactCompiler())
-    assert not journal.open
 
 
 class Noting(Engine):
@@ -164,14 +155,14 @@ def test_asking_a_closed_generator_for_facts_does_not_open_it(journal: Journal) 
 def test_asking_for_facts_refuses_nobody_who_decodes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     generator = Generator(model, proposer="autoregressive", numerics="fast")
-    asked, told, drive = threading.Event(), threading.Event(), binding.drive
+    asked, told, first = threading.Event(), threading.Event(), Attempts.first
 
     def slow(*given: Any) -> Any:
         asked.set()
         assert told.wait(60)
-        return drive(*given)
+        return first(*given)
 
-    monkeypatch.setattr(binding, "drive", slow)
+    monkeypatch.setattr(Attempts, "first", slow)
     model.to(torch.bfloat16)
     answers: list[Any] = []
     calls: list[Callable[[], Any]] = [lambda: generator.shapes.dtype, lambda: decode(generator).finish_reason]

@@ -206,7 +206,7 @@ def test_what_stops_in_the_middle_leaves_the_model_whole(
 def test_a_model_that_is_refused_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = families.make(*families.TREES["llama"])
     before = parameters_of(model)
-    monkeypatch.setattr("specdec.runtime.driving.drive_with", _refuse)
+    monkeypatch.setattr("specdec.runtime.attempts.Attempt.open", _refuse)
     with pytest.raises(ModelError, match="numerics='exact' is unavailable here: it is not to be had"):
         Generator(model, weights="packed", numerics="exact")
     assert_as_before(model, before)

@@ -4,19 +4,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Deviation
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.parts import SplitMask
-from specdec.probes import examination
-from specdec.probes.selftest import SelfTestResult
+from specdec.probes.examination import passes_to_test
 from specdec.tree import DraftTree
 
 
@@ -52,8 +49,12 @@ class Spoiled:
     def register(self) -> None:
         self.compiler.register()
 
-    def refuses(self, dtype: torch.dtype) -> str:
-        return self.compiler.refuses(dtype)
+    @property
+    def has_fixed_shapes(self) -> bool:
+        return self.compiler.has_fixed_shapes
+
+    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
+        return self.compiler.refuses(device, dtype)
 
     def operations(self, device: torch.device) -> AbstractContextManager[object]:
         return self.compiler.operations(device)
@@ -167,12 +168,10 @@ REGIONS: dict[str, Any] = {
 
 
 class Untested(HFBackend):
-    """A backend that takes trees without a self-test, examined otherwise."""
+    """A backend with the passes that the self-test begins with."""
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
-        super().__init__(model, compiler)
-        with patch.object(examination, "_try_out", lambda *_: SelfTestResult("", Deviation("", 0.0))):
-            examination.examine(self)
+        super().__init__(model, compiler, passes_to_test(HFBackend(model, compiler))[0])
 
 
 class _ShiftedLayer(RaggedLayer):

@@ -76,7 +76,9 @@ class PretendTensor(torch.Tensor):
         return self.cpu().numpy()
 
     def as_subclass(self, cls: Any) -> Any:
-        return type(cls.__name__, (cls, PretendTensor), {})(self.held)
+        return (
+            PretendTensor(self.held) if cls is torch.Tensor else type(cls.__name__, (cls, PretendTensor), {})(self.held)
+        )
 
 
 class PretendDevice(TorchDispatchMode):

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends import Backend, BackendOptions, Output
+from specdec.backends import Backend, BackendOptions, Examination, Output
 from specdec.heads import HeadRunners
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine import TORCH_IN_ONE_THREAD, refuse_fork
@@ -72,7 +72,7 @@ class OpenVINOBackend(Backend):
             padding=padding,
         )
         self.lossy = engine.options.lossy(engine.shapes.dtype)
-        self.inexact = "" if is_exact else _ROUNDS
+        self.examination = Examination(inexact="" if is_exact else _ROUNDS)
         self._blocks = engine.compiled(frozenset()).blocks()
         self._passes = engine.passes(frozenset(), self._blocks, self._filling)
         self._first = 0

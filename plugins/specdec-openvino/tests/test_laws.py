@@ -59,7 +59,7 @@ def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, famil
     assert not backend.shapes.takes_trees
     deviation = walk(Target(backend, ExactCompiler())).deviation()
     assert not deviation.where
-    assert not backend.inexact
+    assert not backend.examination.inexact
 
 
 @pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()], ids=["dense", "exact"])

@@ -1,7 +1,7 @@
 """The masks of bit-exact attention: boolean visibility with the regions of each node's sum."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from specdec.masks.base import MaskCompiler
 from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_region, regions_of, with_regions
 from specdec.masks.mask_cache import Marks, MaskCache
 from specdec.masks.visibility import visibility, within
+from specdec.models.independent_rows import has_kernels
 from specdec.tree import DraftTree
 
 
@@ -29,7 +30,11 @@ class ExactCompiler(MaskCompiler):
 
         kernel.register()
 
-    def refuses(self, dtype: torch.dtype) -> str:
+    @classmethod
+    def choices(cls, device: torch.device) -> Mapping[int, Self]:
+        return {} if has_kernels(device) else {0: cls()}
+
+    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
         from specdec.masks.exact import kernel
 
         return kernel.uncovered(dtype)

@@ -1,25 +1,28 @@
 """The tables of bit-exact attention on GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, SLOT_TABLE, STOP, Shapes, SlotTable
+from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
+from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable
 from specdec.masks.visibility import first_seen
-from specdec.models.independent_rows import independent_rows
+from specdec.models.independent_rows import has_kernels, independent_rows
 from specdec.tree import DraftTree
+from specdec.weights.row_independence import PRODUCT
 
 
 class SlotTableCompiler(MaskCompiler):
     """Slots by position, ``(rows, 1, width, 4 + listed)``, for ``kernel.py``: see ``SlotTable``."""
 
-    attention: ClassVar[str | None] = SLOT_TABLE
+    attention: ClassVar[str | None] = ATTENTION
     bit_exact: ClassVar[bool] = True
+    has_fixed_shapes: ClassVar[bool] = True
 
     own_products: bool = Field(
         default=False,
@@ -27,8 +30,18 @@ class SlotTableCompiler(MaskCompiler):
         "have other bits for other numbers of rows",
     )
 
-    def refuses(self, dtype: torch.dtype) -> str:
-        return "" if dtype != torch.float64 else f"{SLOT_TABLE} supports bfloat16, float16 and float32, not float64"
+    @classmethod
+    def choices(cls, device: torch.device) -> Mapping[int, Self]:
+        # With products of its own, reading prompts takes several times as long.
+        return {0: cls(), -1: cls(own_products=True)} if has_kernels(device) else {}
+
+    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
+        return "" if dtype != torch.float64 else f"{ATTENTION} supports bfloat16, float16 and float32, not float64"
+
+    def hint(self, why: str) -> str:
+        if PRODUCT not in why:
+            return ""
+        return "numerics='exact' computes linear layers by a kernel of its own, which reads prompts more slowly"
 
     def operations(self, device: torch.device) -> AbstractContextManager[object]:
         return independent_rows(device, self.own_products)

@@ -17,8 +17,8 @@ import torch
 from transformers import AttentionInterface
 
 from specdec.errors import ModelError
-from specdec.layout import FIRST, NUM_HEADER, PREFIX, ROW, SLOT_TABLE, STOP
 from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP
 from specdec.models.independent_rows import has_kernels
 from specdec.models.leaf_call import leaf_call
 
@@ -27,7 +27,7 @@ CHUNK = 256
 
 def register() -> None:
     """Register this attention with transformers as ``specdec_slot_table``; a second call has no effect."""
-    AttentionInterface.register(SLOT_TABLE, slot_table_attention)
+    AttentionInterface.register(ATTENTION, slot_table_attention)
 
 
 @leaf_call
@@ -57,7 +57,7 @@ def slot_table_attention(  # noqa: PLR0913, PLR0917 - the arguments are transfor
         ModelError: for other masks, and for a position bias.
     """
     if attention_mask is None or attention_mask.dtype != torch.int32 or others.get("position_bias") is not None:
-        raise ModelError(f"{SLOT_TABLE} needs tables of specdec's slot_table compiler, and no position bias")
+        raise ModelError(f"{ATTENTION} needs tables of specdec's slot_table compiler, and no position bias")
     table = attention_mask.as_subclass(torch.Tensor)[:, 0]
     kind = AttentionKind.of(query, scaling, softcap, s_aux)
     if has_kernels(query.device) and query.dtype != torch.float64:

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 from specdec import Generator, RequestError
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.examination import examine
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.successor_table import SuccessorTable
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior
 from specdec.target import Target
 from tests.support import families
+from tests.support.examined import examined_target
 
 FIRST = 3
 
@@ -34,7 +34,7 @@ def tiny_llama(seed: int = 1, **options: int) -> PreTrainedModel:
 
 def target_of(model: torch.nn.Module) -> Target:
     compiler = DenseCompiler()
-    return Target(examine(HFBackend.load(model, compiler)), compiler)
+    return examined_target(HFBackend.load(model, compiler))
 
 
 def prepared(

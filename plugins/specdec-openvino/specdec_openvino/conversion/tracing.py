@@ -22,7 +22,6 @@ from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models import name_of, shapes_of, why_fixed, without_autocast
 from specdec.models.notes import lock_of
-from specdec.probes.experts import batched_experts
 from specdec.weights import packed_weights, unpack
 from specdec_openvino.conversion import attention
 from specdec_openvino.conversion.attention import ROWS, LayerShape, Tracing
@@ -165,7 +164,7 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
     try:
         for weight in trained:  # torch makes constants only of parameters without gradients
             weight.requires_grad_(False)
-        with warnings.catch_warnings(), batched_experts(model):
+        with warnings.catch_warnings(), _batched_experts(model):
             warnings.simplefilter("ignore")  # tracing is deprecated, and warns that each condition becomes fixed
             yield
     finally:
@@ -210,3 +209,14 @@ def _reason(error: Exception) -> str:
 def refusal(model: PreTrainedModel, reason: str) -> ModelError:
     """Return the error for a model that can't be converted."""
     return ModelError(f"{name_of(model)} can't be converted to OpenVINO: {reason}; use backend='hf'")
+
+
+@contextmanager
+def _batched_experts(model: PreTrainedModel) -> Iterator[None]:
+    """Temporarily use batched products for experts: ordinary ones depend on which rows chose an expert."""
+    before = model.get_experts_implementation()
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)

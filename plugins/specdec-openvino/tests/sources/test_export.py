@@ -30,7 +30,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from specdec import Generator, ModelError
 from specdec.models import HubAnswer, ModelSource
 from specdec.plugins import load_plugins
-from specdec.runtime.backend_choice import read_model
+from specdec.runtime.backend_choice import read_models
 from specdec.testing import toy_tokenizer
 
 PROMPTS = [[5, 9, 2, 5, 9], [7], [1, 2, 3, 1, 2, 3, 1, 2, 30, 31, 32, 33]]
@@ -238,7 +238,7 @@ def test_a_machine_with_a_gpu_runs_exports_too(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
     with pytest.raises(ModelError, match=passed_over):
-        read_model(load_plugins(), "auto", ModelSource(str(folder), "cuda"), TOKENIZER)
+        next(read_models(load_plugins(), "auto", ModelSource(str(folder), "cuda"), TOKENIZER))
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("the hub was asked"))
     assert OpenVINOBackend.declines(ModelSource("owner/model", "cuda")) == "the model is to be on cuda"
 

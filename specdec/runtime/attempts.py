@@ -1,0 +1,171 @@
+"""The ways to decode a model, fastest first: engines, mask compilers and layouts of torch's weights."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from specdec.errors import ModelError, RequestError
+from specdec.layout import Compiler
+from specdec.masks.base import MaskCompiler
+from specdec.models.fingerprint import unchanging
+from specdec.numerics import Mode
+from specdec.plugins.registry import Registry
+from specdec.runtime.backend_choice import ChosenBackend, LoadedModel, backends_for, why_failed
+from specdec.target import Target
+from specdec.weights.pack_model import Weights, stock_or_refuse
+
+Parts = TypeVar("Parts")
+Layouts = Callable[[Any, Mapping[str, str]], Iterable[Weights]]
+
+
+class _InexactError(ModelError):
+    """Raised if passes have other bits than plain steps, and exact numerics are wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The options that restrict the ways to decode a model.
+
+    Attributes:
+        compiler: None leaves the mask compiler to the numerics.
+    """
+
+    numerics: Mode
+    compiler: Compiler | None = None
+    backend: str = "auto"
+    weights: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to decode a model.
+
+    Attributes:
+        loaded: the model, as an engine has read it.
+        backend: drives the model.
+        compiler: of the backend's layouts.
+        weights: the layout that torch's weights have now.
+        is_named: the caller has chosen the compiler, rather than the numerics.
+        why_inexact: why exact numerics, which were tried before, are unavailable, or "".
+    """
+
+    loaded: LoadedModel
+    backend: ChosenBackend
+    compiler: Compiler
+    weights: Weights
+    is_named: bool
+    why_inexact: str
+
+    @property
+    def must_be_exact(self) -> bool:
+        """True if the numerics have chosen a bit-exact compiler."""
+        return self.compiler.bit_exact and not self.is_named
+
+    def open(self, on_close: Callable[[], object] | None = None) -> Target:
+        """Return a target, which holds the examination of the model.
+
+        Raises:
+            ModelError: if the model can't be decoded in this way, with the reason.
+        """
+        from specdec.probes.examination import examine  # which needs transformers
+
+        model, compiler, options = self.loaded.model, self.compiler, self.backend.options
+        if self.backend.cls.runs_layers and not self.is_named and (why := compiler.refuses(model.device, model.dtype)):
+            raise ModelError(why)
+        backend, found = examine(self.backend.cls.load(model, compiler, options), model, compiler, options)
+        if self.must_be_exact and found.inexact:
+            backend.close()
+            raise _InexactError(found.inexact)
+        is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)
+        if is_optional and not backend.shapes.takes_trees:
+            backend.close()
+            raise ModelError(f"the model takes chains only with {compiler!r}: {found.reason}")
+        if self.why_inexact:
+            found = replace(found, inexact=f"exact numerics are unavailable: {self.why_inexact}")
+        return Target(backend, compiler, found, on_close)
+
+
+class Attempts:
+    """The attempts to decode a model. Each is made only if the one before has failed, since it may depend on why.
+
+    Args:
+        models: the model as one engine after another reads it.
+        layouts: packs a model's weights in one way after another; receives the reasons against kernels tried so far.
+    """
+
+    def __init__(self, models: Iterable[LoadedModel], wanted: Wanted, registry: Registry, layouts: Layouts) -> None:
+        self._models, self._wanted, self._registry, self._layouts = models, wanted, registry, layouts
+        self._fault: Exception = ModelError("no engine has read the model")  # of the last attempt
+        self._is_unsuitable = True  # the attempt at fault; its engine may serve another
+
+    def first(self, use: Callable[[Attempt, Target], Parts], on_close: Callable[[], object] | None = None) -> Parts:
+        """Return what ``use`` makes of the first attempt that succeeds; if it raises, it closes the target.
+
+        An engine that is preferred to torch may fail in any way, torch only to open its target.
+
+        Raises:
+            ModelError: if the model can't be decoded, with the reason.
+        """
+        with closing(self._attempts()) as attempts:
+            for attempt in attempts:
+                target = None
+                try:
+                    target = attempt.open(on_close)
+                    return use(attempt, target)
+                except RequestError:
+                    raise
+                except Exception as error:  # a third party's code; others are tried next
+                    self._fault, self._is_unsuitable = error, target is None and isinstance(error, ModelError)
+                    if not (self._is_unsuitable or attempt.loaded.engine):
+                        raise
+        raise self._fault
+
+    def _attempts(self) -> Generator[Attempt]:
+        for loaded in self._models:
+            with unchanging(loaded.model):
+                yield from self._of(loaded)
+            if loaded.engine:
+                loaded.failed[loaded.engine] = why_failed(self._fault)
+
+    def _of(self, loaded: LoadedModel) -> Iterator[Attempt]:
+        """Yield the attempts with one engine."""
+        wanted, why_inexact = self._wanted, ""
+        backends = backends_for(self._registry, wanted.backend, loaded.model)
+        is_named = wanted.compiler is not None
+        for compiler in [wanted.compiler] if wanted.compiler else self._compilers(loaded, backends[0]):
+            failed = dict[str, str]()  # by kernel
+            for weights in self._layouts_for(backends[0], loaded.model, failed):
+                for backend in backends:
+                    placed = replace(weights, engine=backend.name, runs_layers=backend.cls.runs_layers)
+                    yield Attempt(loaded, backend, compiler, placed, is_named, why_inexact)
+                    if not self._is_unsuitable:
+                        return
+                    failed[weights.kernel] = str(self._fault)
+                    if isinstance(self._fault, _InexactError):  # so are other backends
+                        break
+            if compiler.bit_exact and not is_named:
+                reasons = [*failed.values()]
+                why_inexact = why_inexact or "; ".join(filter(None, [reasons[0], compiler.hint(reasons[0])]))
+                why = f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'"
+                self._fault = ModelError(why)
+
+    def _compilers(self, loaded: LoadedModel, backend: ChosenBackend) -> Iterator[MaskCompiler]:
+        """Yield the compilers that the numerics may choose, those that are bit-exact first."""
+        # If a preferred engine has no exact numerics but torch has, torch is used.
+        mode = "exact" if loaded.engine and self._wanted.numerics == "auto" else self._wanted.numerics
+        device = getattr(loaded.model, "device", torch.device("cpu"))
+        self._fault = ModelError(f"no installed mask compiler offers numerics={mode!r} on {device}")
+        if mode != "fast":
+            yield from self._registry.compilers(device, bit_exact=True, least=0 if mode == "auto" else -1)
+        if mode != "exact":
+            fast = self._registry.compilers(device, bit_exact=False, least=0)
+            # Attention of its own runs among torch's layers alone.
+            yield from (each for each in fast if each.attention is None or backend.cls.runs_layers)
+
+    def _layouts_for(self, backend: ChosenBackend, model: Any, failed: Mapping[str, str]) -> Iterable[Weights]:
+        if backend.cls.runs_layers:
+            return self._layouts(model, failed)
+        return [stock_or_refuse(self._wanted.weights, 0, f"backend {backend.name} lays them out itself")]
