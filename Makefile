@@ -1,4 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
+# `make test-all` also runs the tests that `make test` leaves out for their time,
 # `make test-changed` runs the tests that a change needs, BASE=REV being what it is compared with,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` runs the tests with several processes that `make test` leaves out,
@@ -23,13 +24,17 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 VLLM := build/environments/vllm/bin/python
 
-.PHONY: demo test test-changed lint docs benchmark real-model head openvino vllm-check distributed clients clean
+.PHONY: demo test test-all test-changed lint docs benchmark real-model head openvino vllm-check distributed clients clean
 
 demo: $(SHOWS)
 	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site \
+	    -m "not processes"
 
 test-changed: $(INSTALLED)
 	@mkdir -p build
