@@ -1,4 +1,6 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
+# `make test-all` also runs the tests that `make test` leaves out for their time,
+# `make test-changed` runs the tests that a change needs, BASE=REV being what it is compared with,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` runs the tests with several processes that `make test` leaves out,
 # `make clients` installs other projects' clients of the server and tests them,
@@ -6,6 +8,7 @@
 # `make docs` builds the documentation in build/site and tests it.
 # On Linux without a GPU, `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` downloads torch's smaller CPU build.
 PYTHON ?= python3
+BASE ?= main
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
@@ -21,13 +24,22 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 VLLM := build/environments/vllm/bin/python
 
-.PHONY: demo test lint docs benchmark real-model head openvino vllm-check distributed clients clean
+.PHONY: demo test test-all test-changed lint docs benchmark real-model head openvino vllm-check distributed clients clean
 
 demo: $(SHOWS)
 	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site \
+	    -m "not processes"
+
+test-changed: $(INSTALLED)
+	@mkdir -p build
+	@$(BIN)/python -m tests.selection --base $(BASE) > build/selected
+	$(BIN)/python -m pytest $$(cat build/selected) -n auto --dist worksteal --ignore tests/site
 
 distributed: $(INSTALLED)
 	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto

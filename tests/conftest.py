@@ -103,10 +103,16 @@ def _brief_costs() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_findings(_cache: Path) -> None:
-    """Each test finds out about its models anew: another may have planted a fault in the same ones."""
-    shutil.rmtree(_cache / "specdec" / "findings", ignore_errors=True)
+@pytest.fixture
+def no_findings(_cache: Path) -> Iterator[None]:
+    """For a test that plants a fault in specdec, or counts probes: it examines models anew, and so do later tests.
+
+    Other tests share what was found about a model, by its fingerprint.
+    """
+    folder = _cache / "specdec" / "findings"
+    shutil.rmtree(folder, ignore_errors=True)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,7 @@ def test_rows_that_depend_on_their_number_are_found_out() -> None:
         Generator(model, numerics="exact")
 
 
+@pytest.mark.usefixtures("no_findings")
 def test_closed_regions_whose_bits_depend_on_the_place_of_a_row_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = exact._closed
 
@@ -137,6 +138,7 @@ def test_fast_numerics_flag_near_ties_and_exact_ones_have_none() -> None:
     assert all(index in text.ties for index, margin in enumerate(margins) if margin == 0)
 
 
+@pytest.mark.usefixtures("no_findings")
 def test_what_was_found_about_a_model_is_remembered_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, probed = made("llama", torch.float32), []
     probe = examination.probe_products

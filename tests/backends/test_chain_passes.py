@@ -72,6 +72,7 @@ def test_drafts_of_rows_share_a_pass_although_other_tokens_are_pending() -> None
         assert float((found - expected).abs().max()) <= TOLERANCE
 
 
+@pytest.mark.usefixtures("no_findings")
 @pytest.mark.parametrize("most_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("name", ["mamba2", "nemotron_h"])
 def test_a_prompt_and_a_plain_step_move_every_rows_checkpoint_whatever_room_states_have(

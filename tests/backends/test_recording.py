@@ -201,6 +201,7 @@ def test_python_that_counts_its_calls_is_not_recorded() -> None:
     assert len(calls) == 13, "each pass, and the prompt's"
 
 
+@pytest.mark.usefixtures("no_findings")
 @pytest.mark.parametrize(
     "differs",
     [lambda count: count > 8, lambda count: count % 2 == 1, lambda count: count % 8 == 7],
@@ -278,6 +279,7 @@ def test_a_weight_that_is_replaced_is_read_from_the_next_prompt_on() -> None:
     assert list(text.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
 
 
+@pytest.mark.usefixtures("no_findings")
 def test_trust_ends_with_the_program_that_earned_it() -> None:
     model = changed(lambda x: x + torch.arange(0, 2 * x.shape[1])[-1] * 1e-6)
     target = target_of(model, DenseCompiler())

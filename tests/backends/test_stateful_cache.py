@@ -202,6 +202,7 @@ def without_a_cache(model: PreTrainedModel, prompt: list[int], num_tokens: int) 
     return text[len(prompt) :]
 
 
+@pytest.mark.usefixtures("no_findings")
 def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide_passes, "STARTS_EMPTY", frozenset())
     for name, model in stepwise_models():

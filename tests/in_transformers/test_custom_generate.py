@@ -26,6 +26,7 @@ from transformers import (
 
 import specdec
 from specdec.in_transformers.generator_cache import kept_generator, release
+from specdec.sampling.randomness import Randomness
 from tests.support import families
 from tests.support.byte_tokenizer import trained
 
@@ -312,32 +313,35 @@ def test_sampled_text_repeats_under_torchs_seed(llama: PreTrainedModel) -> None:
     "asked",
     [{"top_k": 3, "temperature": 0.9}, {"top_k": 0, "typical_p": 0.7}, {"top_k": 4, "renormalize_logits": True}],
 )
-def test_sampled_tokens_follow_generates_distribution(asked: dict[str, Any]) -> None:
-    """The law of two tokens of a vocabulary of five, from the model's own forward and transformers' own processors."""
+def test_sampled_tokens_follow_generates_distribution(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are drawn from what the model's own forward and transformers' own processors give, after any first one."""
     model = families.make(*families.TREES["llama"])
-    prompt = torch.tensor([[1, 4, 2]])
+    prompt = torch.tensor([[2, 1, 4, 2]])  # 1 is drafted after it
     asked = {**asked, "suppress_tokens": [*range(5, families.VOCAB)]}
 
     def law(ids: torch.Tensor) -> torch.Tensor:
         given = model.generation_config.__class__(do_sample=True, **asked)
-        processors = model._get_logits_processor(given, 3, prompt, None, LogitsProcessorList(), device="cpu")
-        return processors(ids, model(ids).logits[:, -1].float()).softmax(-1)[0, :5]
+        processors = model._get_logits_processor(given, 4, prompt, None, LogitsProcessorList(), device="cpu")
+        with torch.no_grad():
+            return processors(ids, model(ids).logits[:, -1].float()).softmax(-1)[0]
 
-    with torch.no_grad():
-        first = law(prompt)
-        joint = torch.stack(
-            [first[token] * law(torch.cat([prompt, torch.tensor([[token]])], -1)) for token in range(5)]
-        )
-    torch.manual_seed(0)
-    num_texts = 700
-    call = {"max_new_tokens": 2, "do_sample": True, "num_return_sequences": num_texts, "pad_token_id": 0, **asked}
-    drawn = model.generate(prompt, attention_mask=torch.ones_like(prompt), **call, custom_generate=SPECDEC)[:, 3:]
-    counts = torch.zeros(5, 5).index_put_((drawn[:, 0], drawn[:, 1]), torch.ones(num_texts), accumulate=True)
-    assert not counts[joint == 0].any()
-    possible = joint > 0
-    statistic = float(((counts - num_texts * joint) ** 2 / (num_texts * joint))[possible].sum())
-    freedom = int(possible.sum()) - 1
-    assert statistic < freedom + 4 * (2 * freedom) ** 0.5
+    drawn_from: dict[int, torch.Tensor] = {}
+    call = {"max_new_tokens": 2, "do_sample": True, "pad_token_id": 0, **asked, "custom_generate": SPECDEC}
+    possible = law(prompt).nonzero().flatten().tolist()
+    assert {1} < {*possible}
+    for first in possible:
+
+        def draw(_: Randomness, weights: torch.Tensor, position: int, first: int = first) -> int:
+            drawn_from[position] = weights
+            return first if position == 4 else int(weights.argmax())
+
+        monkeypatch.setattr(Randomness, "categorical", draw)
+        ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), **call)
+        for length in (4, 5):
+            expected = law(ids[:, :length])
+            torch.testing.assert_close(drawn_from[length] / drawn_from[length].sum(), expected, atol=1e-5, rtol=1e-4)
+            assert torch.equal(drawn_from[length] > 0, expected > 0)
+        assert ids[0, 4:].tolist() == [first, int(drawn_from[5].argmax())]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -20,7 +20,7 @@ from tests.support.plain import decode_law
 
 
 @pytest.mark.parametrize("proposer", PROPOSERS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1))
 def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
     proposer: str, data: st.DataObject, model: ToyModel, seed: int

@@ -191,6 +191,7 @@ def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.Monk
     assert {rows for rows, _ in shapes} == {1, 4}  # prompts, and steps of all three
 
 
+@pytest.mark.usefixtures("no_findings")
 def test_what_makes_products_exact_on_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     have_kernels(monkeypatch)
     dependent = Products(1, 64, "a row of a product with a 64 by 32 matrix depends on the number of rows")

@@ -217,6 +217,7 @@ def _refuse(*given: object) -> None:
 
 
 @pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("no_findings")
 def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +392,7 @@ def test_models_without_layers_of_torch(toy: Any) -> None:
 
 
 @pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("no_findings")
 def test_exact_numerics_on_stock_products_where_no_kernel_has_them(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, ModelError, PluginError, ToyModel, demo
 from specdec.decoding.request_state import TokenView
@@ -35,16 +33,12 @@ WAYS = [
 
 @pytest.mark.parametrize("verifier", ["rejection", "traversal", "match"])
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@settings(max_examples=3)
-@given(p=st.builds(TableDistribution, st.just(3), st.integers(0, 999)), q_seed=st.integers(0, 999))
-def test_steps_of_the_drafter_and_a_rule_have_the_targets_law(
-    verifier: str, way: dict[str, Any], p: TableDistribution, q_seed: int
-) -> None:
+def test_steps_of_the_drafter_and_a_rule_have_the_targets_law(verifier: str, way: dict[str, Any]) -> None:
     """The production drafter and the production rule; what was rejected stays in the drafter's cache until it syncs."""
     rule = load_plugins().make("verifiers", verifier)
-    proposer = DraftModelProposer(model=ToyModel(TableDistribution(3, q_seed, 0.3), 3), **way)
+    proposer = DraftModelProposer(model=ToyModel(TableDistribution(3, 5, 0.3), 3), **way)
 
-    check_drafting(proposer, rule, p, (1, 2), vocab_size=3)
+    check_drafting(proposer, rule, TableDistribution(3, 7), (1, 2), vocab_size=3)
 
 
 def test_a_weak_token_is_kept_and_only_what_would_follow_it_is_not_drawn() -> None:
@@ -121,8 +115,7 @@ def test_the_first_layers_draft_with_the_targets_own_weights(built_in: tuple[Any
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
 
 
-@pytest.mark.parametrize("vocabulary", ["shared", "text"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("vocabulary", "temperature"), [("shared", 1.0), ("text", 0.0)])
 def test_a_drafter_of_another_tokenizer(built_in: tuple[Any, Any], vocabulary: str, temperature: float) -> None:
     model, tokenizer = built_in
     drafter = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 340})
