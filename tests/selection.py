@@ -74,7 +74,7 @@ def pattern_of(unit: str) -> re.Pattern[str]:
     if unit not in APPS:
         return re.compile(rf"(?<![\w.]){re.escape(unit)}(?!\w)".replace(r"\-", "[-_]"))
     exported = re.findall(rf"from specdec\.{unit}\b.* import (.*)", code_of("specdec/__init__.py"))
-    names = [rf"specdec\.{unit}", *(name for names in exported for name in names.split(", "))]
+    names = [rf"specdec\.{unit}", *(name.partition(" as ")[0] for names in exported for name in names.split(", "))]
     names += ["'-m', 'specdec'"] if unit == "cli" else []
     return re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in names))
 

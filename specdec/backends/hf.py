@@ -101,7 +101,7 @@ class HFBackend(Backend):
         self._wide = WidePasses(model, not passes.shapes.takes_drafts, passes.reads_rows_alone)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
-        self._first, self._num_in_pass = 0, 0  # rows of the last pass
+        self._first, self._kept = 0, range(0)  # row of the last pass, and those that were committed last
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
@@ -255,24 +255,20 @@ class HFBackend(Backend):
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         with without_gradients(self._is_inference):
-            self._num_in_pass = len(paths)
-            for row, path in enumerate(paths, self._first):
+            self._kept = range(self._first, self._first + len(paths))
+            for row, path in zip(self._kept, paths, strict=True):
                 self._cache.keep(row, path)
 
     def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
         if not state_kinds(self._config):
             return super().cost_model(measured, max_size, learns)
-        return StateCosts(measured, max_size, learns, self._pending)
-
-    def _pending(self) -> list[int]:
-        """Return the committed tokens that each row of the last pass reads again."""
-        rows = range(self._first, min(self._first + self._num_in_pass, self.num_rows))
-        return [self._cache.num_pending(row) for row in rows]
+        return StateCosts(measured, max_size, learns, lambda: [self._cache.num_pending(row) for row in self._kept])
 
     def rollback(self, row: int, length: int) -> None:
         self._cache.rollback(row, length)
 
     def release(self, row: int) -> None:
+        self._kept = range(0)
         with without_gradients(self._is_inference):
             self._cache.release(row)
 
