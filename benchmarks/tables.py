@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.summary import Row
 from specdec.costs import Costs
-from specdec.decoding.phases import PHASES
+from specdec.record import PHASES
 
 
 def speed_table(rows: Sequence[Row], baseline: str, other: str | None = None) -> str:

@@ -15,10 +15,12 @@ import difflib
 import errno
 import re
 import traceback
+import warnings
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from itertools import groupby
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -65,6 +67,46 @@ def failure(author: str, error: Exception) -> PluginError:
         fault = PluginError(f"{author} failed: {memory_ran_out(error)}")
     fault.__cause__ = error
     return fault
+
+
+class Failing(Protocol):
+    """A request, as ``Guard`` ends it."""
+
+    @property
+    def is_finished(self) -> bool:
+        """True once the request has ended."""
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error, unless it has ended."""
+
+
+class Guard(AbstractContextManager["Guard", bool]):
+    """A context manager around a third party's code, whose exceptions end requests and name the author.
+
+    Args:
+        author: the code's, such as "proposer LookaheadProposer".
+        requests: end with the exception; if all of them have ended before, a warning says so instead.
+
+    Attributes:
+        error: the exception that was caught, if any: a SpecdecError as it is, others as a PluginError.
+    """
+
+    __slots__ = ("_requests", "author", "error")
+
+    def __init__(self, author: str, requests: Iterable[Failing] = ()) -> None:
+        self.author, self._requests = author, requests
+        self.error: SpecdecError | None = None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = error if isinstance(error, SpecdecError) else failure(self.author, error)
+        requests = [*self._requests]
+        if requests and all(request.is_finished for request in requests):
+            warnings.warn(str(self.error), stacklevel=2)
+        for request in requests:
+            request.fail(self.error)
+        return True
 
 
 def _place(error: Exception) -> str:

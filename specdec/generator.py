@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Never, NoReturn, Self, Unpack, overload
 
 from specdec.costs import Costs
-from specdec.decoding.contexts import Context
+from specdec.decoding.context import Context
 from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
@@ -171,7 +171,7 @@ class Generator:
     def drop(self, context: Context) -> None:
         """Empty a context; while the generator decodes, the context's request does so when it ends."""
         with suppress(RequestError), self._binding.alone() as binding:
-            binding.contexts.drop(context)
+            binding.prefix_cache.drop(context)
 
     def open_target(self) -> Target:
         """Return another target of this model, with a cache of its own, to measure or question the model.

@@ -9,6 +9,7 @@ import torch
 from specdec.tree import ROOT, DraftTree, Role
 
 FinishReason = Literal["stop", "length", "time", "cancelled", "error"]
+PHASES = ("propose", "compile", "forward", "verify", "commit")  # of a step
 
 
 class RequestHandle(Protocol):
@@ -63,9 +64,9 @@ class PromptLogprobs:
     top_logprobs: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
-    """The outcome of a step for one request.
+    """The outcome of a step for one request; the step fills it in, and nothing changes it afterwards.
 
     Attributes:
         tree: the verified draft, whose root is the last committed token; None without a draft.

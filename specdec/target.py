@@ -51,11 +51,6 @@ class PlannedPass:
     rows: tuple[CacheRow, ...]
     trunks: Mapping[CacheRow, int]
 
-    @property
-    def num_positions(self) -> int:
-        """Cache slots that the longest row's nodes can see."""
-        return max(self.layout.lengths) + self.layout.width
-
 
 class PassOutput:
     """The output of a pass.
@@ -65,9 +60,14 @@ class PassOutput:
         rows: each row's output, addressed by the nodes of the row's tree.
         num_reread: by row, the committed tokens that the pass read again; empty if there are none.
         num_passes: passes of the model.
+        num_positions: cache slots that the longest row's nodes can see.
+        width: tokens read for the widest row, without padding: its nodes, and those that it read again.
     """
 
     def __init__(self, planned: PlannedPass, output: Output) -> None:
+        layout, num_nodes, num_reread = planned.layout, planned.layout.num_nodes, output.num_reread
+        self.num_positions = max(layout.lengths) + layout.width
+        self.width = max(map(sum, zip(num_nodes, num_reread, strict=True)) if num_reread else num_nodes)
         self.planned = planned
         self.num_reread, self.num_passes = output.num_reread, output.num_passes
         self.rows = {
@@ -167,12 +167,14 @@ class Target:
         numbers = [self._rows.index(row) for row in trees]
         first = min(numbers)
         rows = tuple(self._rows[first : max(numbers) + 1])
-        grown = [
-            trees[row].below(trunks.get(row, ()), row in wanted_trunks) if row in trees else DraftTree(0)
-            for row in rows
-        ]
+        grown = [trees[row] if row in trees else DraftTree(0) for row in rows]
+        for number, row in enumerate(rows):
+            if trunk := trunks.get(row):
+                grown[number] = grown[number].below(trunk, row in wanted_trunks)
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
-        lengths = tuple(len(trees[row] if row in chunks else trunks.get(row, ())) for row in rows)
+        lengths = tuple(
+            len(tree) if row in chunks else len(trunks.get(row, ())) for row, tree in zip(rows, grown, strict=True)
+        )
         lengths = lengths if any(lengths) else ()
         layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), trunks=lengths)
         return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})

@@ -276,14 +276,12 @@ class DraftTree:
             raise refuse("its lists of tokens, parents, depths and roles differ in length, so add() didn't make them")
         if len(self) - 1 > budget.num_nodes:
             raise refuse(f"{plural(len(self) - 1, 'node')} below the root, but the budget is {budget.num_nodes}")
-        if not self._is_legal(vocab_size, budget.depth):
+        if len(self) > 1 and not self._is_legal(vocab_size, budget.depth):
             raise refuse(self._fault(vocab_size, budget.depth))
 
     def _is_legal(self, vocab_size: int, max_depth: int) -> bool:
         """Return True if each node has a legal token, depth and parent; quickly, since all trees are checked."""
         parents, depths, num_nodes = self.parents, self.depths, len(self.tokens)
-        if num_nodes == 1:
-            return True
         above = parents[1:]
         return (
             min(self.tokens) >= 0

@@ -28,6 +28,7 @@ JOINED = "tests/backends/test_chain_passes.py"
 KEPT = "test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks"
 TEXTS = "test_every_strategys_text_is_that_of_transformers"
 SCHEDULER = "tests/decoding/test_scheduler.py"
+REUSE = "tests/laws/test_reuse_laws.py::test_texts_are_those_alone_and_positions_are_shown_once"
 PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/heads/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
@@ -238,7 +239,7 @@ MUTATIONS = (
     Mutation(
         "settings of a neighbour's plan",
         "specdec/decoding/step.py",
-        (("constraint = request.warper, request.", "constraint = turns[0].request.warper, request."),),
+        (("constraint = request.warper, request.", "constraint = drafting[0].request.warper, request."),),
         (SCHEDULER,),
     ),
     Mutation(
@@ -336,8 +337,8 @@ MUTATIONS = (
         "specdec/decoding/request_state.py",
         (
             (
-                "for token in verdict.tokens:",
-                "for token in (*verdict.tokens, *(self.constraint.forced[:1] if self.constraint else ())):",
+                "for token in tokens:",
+                "for token in (*tokens, *(self.constraint.forced[:1] if self.constraint else ())):",
             ),
         ),
         (CONSTRAINTS,),
@@ -523,7 +524,7 @@ MUTATIONS = (
     ),
     Mutation(
         "log-probabilities of a prompt's tokens one place too early",
-        "specdec/decoding/prompt_logprobs.py",
+        "specdec/decoding/signals.py",
         (
             (
                 "request.tokens[first + 1 : min(first + _BLOCK, stop) + 1]",
@@ -534,9 +535,38 @@ MUTATIONS = (
     ),
     Mutation(
         "a prompt that is scored although its prefix is cached",
-        "specdec/decoding/lifecycle.py",
+        "specdec/decoding/prefix_cache.py",
         (("if request.settings.prompt_logprobs is not None:", "if False:"),),
         (PROMPTS,),
+    ),
+    Mutation(
+        "a row that is reused past its common prefix with the prompt",
+        "specdec/decoding/prefix_cache.py",
+        (("        self._target.rollback(row, num_reused)\n", ""),),
+        (REUSE,),
+    ),
+    Mutation(
+        "a strategy's state reused at the last common token, whose successor differs",
+        "specdec/decoding/prefix_cache.py",
+        (("num_reused = 0 if state is None else num_reused - 1", "num_reused = 0 if state is None else num_reused"),),
+        (REUSE,),
+    ),
+    Mutation(
+        "a strategy's state retained with another text",
+        "specdec/decoding/prefix_cache.py",
+        (("        context.states.clear()\n", ""),),
+        (REUSE,),
+    ),
+    Mutation(
+        "a block reused after another text",
+        "specdec/decoding/prefix_cache.py",
+        (
+            (
+                "block = self._blocks.get((block, tuple(text[start : start + _BLOCK])))",
+                "block = {key: one for (_, key), one in self._blocks.items()}.get(tuple(text[start : start + _BLOCK]))",
+            ),
+        ),
+        (REUSE,),
     ),
     Mutation(
         "a pass changes its checkpoint",

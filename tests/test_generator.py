@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.backends.toy import TokenDistribution
-from specdec.decoding.plan import Strategy
+from specdec.decoding.strategy import Strategy
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from tests.support import families
@@ -291,7 +291,7 @@ def strategies_of(generator: Generator, proposer: Any) -> list[Strategy]:
     records = list[StepRecord]()
     generator.generate([[1]] * len(proposer), proposer=proposer, max_new_tokens=1, on_step=records.append)
     outcomes = [outcome for record in records for outcome in record.outcomes]
-    return [outcome.request.plan.strategy for outcome in sorted(outcomes, key=lambda outcome: outcome.request.index)]
+    return [outcome.request.strategy for outcome in sorted(outcomes, key=lambda outcome: outcome.request.index)]
 
 
 def test_a_proposer_is_shared_by_its_name_or_as_the_same_object_and_not_by_what_it_equals_just_then() -> None:

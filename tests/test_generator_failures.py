@@ -24,10 +24,10 @@ from specdec import (
     RequestError,
     ToyModel,
 )
-from specdec.decoding import step as step_module
 from specdec.errors import NumericsError
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.target import PassOutput
 from tests.support import families
 from tests.support.scripted import Scripted
 
@@ -409,7 +409,7 @@ def test_a_request_that_the_cache_has_no_room_for_fails_alone(monkeypatch: pytes
 def test_logits_that_cannot_be_copied_to_the_host_fail_the_step_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     generator, calls = Generator(toy(), proposer="autoregressive", max_batch_size=2), list[int]()
     plain = generator.generate(PROMPTS[:3], **SETTINGS)
-    spoil(monkeypatch, step_module, "fetch_logits", lambda *_: calls.append(1) or len(calls) == 3)  # type: ignore[func-returns-value]
+    spoil(monkeypatch, PassOutput, "fetch", lambda *_: calls.append(1) or len(calls) == 3)  # type: ignore[func-returns-value]
     results = generator.generate(PROMPTS[:3], **SETTINGS)
     assert [result.finish_reason for result in results] == ["error", "error", "length"]
     assert all(str(result.error).startswith(NO_ROOM) for result in results[:2])

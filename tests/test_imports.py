@@ -11,7 +11,7 @@ PACKAGE = Path(specdec.__file__).parent
 STAGES = ("strategies", "masks", "backends", "verifiers")
 LOOP = (
     "specdec.target",
-    *(f"specdec.decoding.{name}" for name in ("scheduler", "lifecycle", "prefill", "proposals", "step", "signals")),
+    *(f"specdec.decoding.{name}" for name in ("scheduler", "step", "turn", "drafting", "signals", "prefix_cache")),
 )
 
 
@@ -78,7 +78,7 @@ def imported_at_once(module: str) -> set[str]:
 
 
 def test_the_statements_are_read() -> None:
-    assert {"torch", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.decoding.step"]
+    assert {"specdec.tree", "specdec.tree.ROOT"} <= IMPORTS["specdec.decoding.step"]
     assert "specdec.demo" in IMPORTS["specdec.cli.demo"]  # within a function
     assert {f"specdec.{stage}.base" for stage in STAGES} <= IMPORTS.keys()
 

@@ -35,11 +35,10 @@ from benchmarks.tables import table
 from specdec.backends.output import Output
 from specdec.backends.toy import ToyBackend, ToyModel
 from specdec.costs import Costs
-from specdec.decoding.contexts import Contexts
-from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.step import step
-from specdec.decoding.turns import Batch
+from specdec.decoding.strategy import Strategy
+from specdec.decoding.turn import Batch, RequestTurn
 from specdec.layout import Layout
 from specdec.masks.dense import DenseCompiler
 from specdec.plugins.registry import load_plugins
@@ -152,24 +151,24 @@ def in_specdec(strategy: str, costs: Costs, written: Sequence[Sequence[int]], vo
     """Yield the figures of each step of specdec's own loop."""
     proposer, compiler = load_plugins().make("proposers", strategy), _Unmasked()
     engine = _TimedEngine(proposer.bind(replace(toy_host(vocab_size, reads_q=False), costs=lambda: costs)))
-    plan = RequestPlan(Strategy(strategy, engine, proposer.wants()), MatchVerifier(), Settings(max_new_tokens=1 << 20))
+    bound, rule = Strategy(strategy, engine, proposer.wants()), MatchVerifier()
     target = Target(_WrittenBackend(written, vocab_size, compiler), compiler)
-    requests = [_request(plan, text[:CONTEXT], target) for text in written]
-    batch = Batch(target, requests, {}, plan.verifier, Contexts(target))
+    requests = [_request(bound, text[:CONTEXT], target) for text in written]
     while True:
-        record = step(replace(batch, seconds={}))
+        record = step(Batch(target, [RequestTurn(request, target) for request in requests], "step", rule))
         num_nodes = sum(len(each.tree) - 1 for each in record.outcomes if each.tree is not None)
         num_tokens = sum(len(each.tokens) for each in record.outcomes)
         yield record.seconds["propose"] + engine.seconds, num_tokens, num_nodes
 
 
-def _request(plan: RequestPlan, prompt: list[int], target: Target) -> RequestState:
+def _request(strategy: Strategy, prompt: list[int], target: Target) -> RequestState:
     """Return a request whose prompt is cached."""
-    warper = Warper(plan.settings, len(prompt), (), target.shapes.device)
-    request = RequestState(prompt, plan, frozenset(), Randomness(0), warper, None)
+    settings = Settings(max_new_tokens=1 << 20)
+    warper = Warper(settings, len(prompt), (), target.shapes.device)
+    request = RequestState(prompt, strategy, MatchVerifier(), settings, frozenset(), Randomness(0), warper)
     request.row = target.open(request.capacity)
     request.row.length = len(prompt) - 1
-    request.drafter = plan.strategy.engine.start(request.for_drafter(target.shapes.vocab_size))
+    request.drafter = strategy.engine.start(request.for_drafter(target.shapes.vocab_size))
     return request
 
 

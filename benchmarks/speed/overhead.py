@@ -23,11 +23,10 @@ from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model, millions
 from benchmarks.prompts import prompt_ids
 from specdec import Generator
-from specdec.decoding.phases import PHASES
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.models.architecture import cache_argument
-from specdec.record import StepRecord
+from specdec.record import PHASES, StepRecord
 
 PROPOSERS = ("autoregressive", "prompt_lookup", "lookahead:N=5,W=7,G=7")
 

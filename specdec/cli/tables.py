@@ -7,7 +7,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec.cli.figures_table import FiguresTable, folded
-from specdec.decoding.phases import PHASES
 
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, Row
@@ -35,7 +34,7 @@ def speed_table(comparison: "Comparison") -> FiguresTable:
 
 def step_table(comparison: "Comparison") -> FiguresTable:
     """Return the table of a step's costs: time by phase, nodes, and cache size."""
-    table = FiguresTable("ms per step", *PHASES, "sum", "nodes", "cache")
+    table = FiguresTable("ms per step", *comparison.rows[0].seconds, "sum", "nodes", "cache")
     for row in comparison.rows:
         seconds = [*row.seconds.values(), sum(row.seconds.values())]
         cache = f"{row.cache_bytes / 2**20:.1f}M"

@@ -12,8 +12,8 @@ from specdec.comparison.rows import Row, row_of, speeds, tokens_per_step
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.spec_bench import SpecBench, spec_bench
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
-from specdec.decoding.phases import PHASES
 from specdec.errors import RequestError, SpecdecError, plural, shortened
+from specdec.record import PHASES
 
 _NAME = 30  # characters of a strategy's name in ``repr``, whose lines have at most 80
 

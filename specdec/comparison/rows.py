@@ -9,7 +9,7 @@ import numpy as np
 from specdec.comparison.differences import Difference
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio
-from specdec.decoding.phases import PHASES
+from specdec.record import PHASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.decoding.contexts import Context as Context
+    from specdec.decoding.context import Context as Context
     from specdec.decoding.request_state import TokenView as TokenView
     from specdec.decoding.result import Chunk as Chunk
     from specdec.decoding.result import Result as Result
@@ -14,7 +14,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "contexts": ("Context",),
+            "context": ("Context",),
             "request_state": ("TokenView",),
             "result": ("Chunk", "Result"),
             "stats": ("Stats",),

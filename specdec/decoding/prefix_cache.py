@@ -1,28 +1,33 @@
-"""The prefix cache: keys and values of texts, in blocks, for later requests with a common prefix.
+"""The prefix cache: keys and values of earlier texts, for requests that begin with the same tokens.
 
-A block is a stretch of text after a given prefix, so requests that share a system prompt share its blocks. A request's
-row gets copies of the blocks and prefills the rest. In exact numerics a token's keys and values depend on the text
-alone, and a copy changes no bit.
+It has entries of two kinds. A context's row waits for the context's next request, which continues it without a copy.
+A block is a copy of the keys and values of 32 tokens after a given prefix: requests that share a system prompt copy its
+blocks to their rows. Requests prefill only what follows. In exact numerics the keys and values of a token depend on the
+text alone, so neither kind changes a bit of the text.
 
-A strategy that reads prompts has its own state retained with each block, and reuses the blocks that have it.
+The least recently used entries of a kind are dropped when memory is needed, and all entries once the model has changed.
+
+A strategy that reads prompts has state of its own about each entry, and reuses entries as far as it has state.
 """
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Optional
 from weakref import WeakKeyDictionary
 
 from specdec.backends.base import Held
-from specdec.decoding.plan import Strategy
-from specdec.decoding.retention import Retention
-from specdec.errors import in_one_line
+from specdec.decoding.context import Context
+from specdec.decoding.request_state import RequestState
+from specdec.decoding.strategy import Strategy
+from specdec.errors import Guard, SpecdecError
 from specdec.strategies.retained import Retained
 from specdec.target import CacheRow, Target
 
 _BLOCK = 32  # tokens: a request recomputes less than a block of what it shares
+_MAX_ROWS = 16  # a pass also covers the rows between its own
 
 
 @dataclass(slots=True, eq=False)
@@ -36,185 +41,248 @@ class _Block:
     """
 
     parent: Optional["_Block"]
-    end: int
     tokens: tuple[int, ...]
+    end: int
     held: Held
-    num_bytes: int
+    num_bytes: int = 0
     states: WeakKeyDictionary[Strategy, Retained] = field(default_factory=WeakKeyDictionary)
-    children: "dict[tuple[int, ...], _Block]" = field(default_factory=dict)
 
 
-class Prefixes:
-    """The cached blocks of a target; the least recently used are dropped when memory is needed.
+class PrefixCache:
+    """The cached texts of a target.
 
     Args:
-        target: whose rows are copied; nothing is cached unless its backend ``holds_prefixes``.
-        max_bytes: of all blocks.
+        target: whose rows are retained and copied; there are no blocks unless its backend ``holds_prefixes``.
+        fingerprint: returns a value that changes whenever the model does.
 
     Attributes:
-        num_bytes: of the cached blocks.
+        num_bytes: of all blocks with their states.
     """
 
-    def __init__(self, target: Target, max_bytes: int) -> None:
-        self._target = target
-        self._max_bytes = max_bytes if target.backend.holds_prefixes else 0
-        self._roots: dict[tuple[int, ...], _Block] = {}
-        self._blocks = OrderedDict[_Block, None]()  # by last use, each before its parent: the first has no children
+    def __init__(self, target: Target, fingerprint: Callable[[], Hashable] = lambda: None) -> None:
+        self._target, self._fingerprint = target, fingerprint
+        self._model: Hashable = None  # its fingerprint
+        self._is_checked = False  # the model, since no request was running
+        self._contexts: list[Context] = []  # those with rows, by last use
+        # By last use, each before its parent: the first has no children.
+        self._blocks = OrderedDict[tuple[_Block | None, tuple[int, ...]], _Block]()
+        self._max_bytes = 0
         self.num_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._blocks)
+    @property
+    def num_state_bytes(self) -> int:
+        """Bytes of the strategies' states in all contexts, in addition to the rows'."""
+        return sum(state.num_bytes for context in self._contexts for state in context.states.values())
 
-    def fill(self, row: CacheRow, tokens: Sequence[int], strategy: Strategy) -> tuple[Retained, ...]:
-        """Fill an empty row with the cached prefix of a text, excluding its last token, which is the root.
+    def resize(self, max_bytes: int) -> None:
+        """Set the bytes that blocks may take, which are none at first; drop those beyond."""
+        self._max_bytes = max_bytes if self._target.backend.holds_prefixes else 0
+        self._make_room(0)
 
-        If that fails, the row stays empty and the cache is disabled.
+    def open_row(self, request: RequestState) -> tuple[Retained, ...]:
+        """Give a request a row with the longest prefix of its prompt that is cached.
+
+        The prompt's last token is the root, which no row contains.
 
         Returns:
-            The strategy's state about the row's tokens, block by block. A strategy that reads prompts has the last
-            token of the blocks read again.
+            The strategy's state about the row's tokens, from the text's beginning, in parts.
         """
-        known = list(self._known(tokens[:-1]))
-        if strategy.reads_prompts:
-            known = list(takewhile(lambda block: strategy in block.states, known))
-        while known and not known[-1].held.is_resumable:
-            known.pop()
-        if not known:
+        retained: tuple[Retained, ...] = ()
+        may_reuse, context = _may_reuse(request), request.context
+        self._is_checked &= self._target.is_decoding
+        if not self._is_checked and (context is not None or self._max_bytes):
+            self._check_model()
+        if context is not None and context.row is not None and may_reuse:
+            retained = self._continue(request, context)
+        if request.row is None:
+            request.row = self._target.open(request.capacity)
+            if self._max_bytes and may_reuse:
+                retained = self._load_blocks(request, request.row)
+        request.row.capacity = max(request.row.capacity, request.capacity)
+        request.stats.num_reused = request.num_reported = request.row.length
+        return retained
+
+    def close_row(self, request: RequestState) -> None:
+        """Take an ended request's row: retain it for the request's context, or save its blocks and release it.
+
+        Nothing is cached if the request failed.
+        """
+        row, context = request.row, request.context
+        if row is None:
+            return
+        if request.error is None:
+            self.save(request)
+        request.row = None
+        if context is None or context.is_closed or request.error is not None or not row.length:
+            self._target.release(row)
+            return
+        self.drop(context)  # another request of it may have left its row
+        state = request.retained_state(0, row.length)
+        context.row, context.tokens, row.is_waiting = row, tuple(request.tokens[: row.length]), True
+        if state is not None:
+            context.states[request.strategy] = state
+        self._contexts.append(context)
+        if len(self._contexts) > _MAX_ROWS:
+            self.drop(self._contexts[0])
+
+    def save(self, request: RequestState) -> None:
+        """Copy the whole blocks of a request's row that aren't cached, as far as there is room."""
+        if not self._max_bytes or request.row is None:
+            return
+        with Guard("copying keys and values") as guard:
+            path = self._copy_blocks(request.row, request.tokens)
+            self._save_states(path, request)
+        if guard.error is not None:  # memory, or a backend's code
+            self._disable(guard.error)
+
+    def drop(self, context: Context) -> None:
+        """Release a context's row, if it has one."""
+        if context.row is not None:
+            self._target.release(self._detach(context))
+
+    def drop_oldest(self, but: Context | None) -> bool:
+        """Release the least recently used row of any context ``but`` one; False if there is none."""
+        oldest = next((context for context in self._contexts if context is not but), None)
+        if oldest is not None:
+            self.drop(oldest)
+        return oldest is not None
+
+    def close(self) -> None:
+        """Detach all contexts from their rows; called before the target is closed."""
+        for context in [*self._contexts]:
+            self._detach(context)
+
+    def _check_model(self) -> None:
+        """Drop all entries if the model has changed since the last check."""
+        self._is_checked = True
+        before, self._model = self._model, self._fingerprint()
+        if before != self._model:
+            while self.drop_oldest(None):
+                pass
+            self._blocks.clear()
+            self.num_bytes = 0
+
+    def _continue(self, request: RequestState, context: Context) -> tuple[Retained, ...]:
+        """Give a request its context's row, cut to the common prefix of their texts; release it if there is none.
+
+        The strategy's state at a position may depend on the next token, so the last common one is read again.
+        """
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(context.tokens, request.tokens[:-1], strict=False))
+        num_reused, state = sum(1 for _ in same), context.states.get(request.strategy)
+        if request.strategy.reads_prompts:
+            num_reused = 0 if state is None else num_reused - 1
+        if num_reused < 1:
+            self.drop(context)
             return ()
-        self._touch(known[-1])
-        try:
-            self._target.put(row, [block.held for block in known], len(known) * _BLOCK)
+        request.row = row = self._detach(context)  # released with the request if the following fails
+        self._target.rollback(row, num_reused)
+        self._target.backend.refresh()
+        return () if state is None else (state,)
+
+    def _detach(self, context: Context) -> CacheRow:
+        row = context.row
+        assert row is not None, "a cached context has a row"
+        self._contexts.remove(context)
+        context.row, context.tokens, row.is_waiting = None, (), False
+        context.states.clear()
+        return row
+
+    def _load_blocks(self, request: RequestState, row: CacheRow) -> tuple[Retained, ...]:
+        """Copy the blocks of a request's prompt to its empty row.
+
+        If that fails, the row stays empty and the blocks are disabled. A strategy that reads prompts has the last token
+        of the blocks read again.
+        """
+        strategy, path = request.strategy, list(self._path_of(request.tokens[:-1]))
+        if strategy.reads_prompts:
+            path = list(takewhile(lambda block: strategy in block.states, path))
+        while path and not path[-1].held.is_resumable:
+            path.pop()
+        if not path:
+            return ()
+        self._touch(path)
+        with Guard("copying keys and values") as guard:
+            self._target.put(row, [block.held for block in path], path[-1].end)
             if strategy.reads_prompts:
                 self._target.rollback(row, row.length - 1)
-        except Exception as error:  # memory, or a backend's code
-            self._give_up(error)
+        if guard.error is not None:
+            self._disable(guard.error)
             self._target.rollback(row, 0)
             return ()
-        return tuple(block.states[strategy] for block in known) if strategy.reads_prompts else ()
+        return tuple(block.states[strategy] for block in path) if strategy.reads_prompts else ()
 
-    def save(self, row: CacheRow, tokens: Sequence[int], retention: Retention | None = None) -> None:
-        """Copy whole blocks of a row into the cache, as far as there is room; ``tokens`` are its request's.
-
-        Args:
-            retention: of the request's drafter, if its strategy reads prompts.
-        """
-        if not self._max_bytes:
-            return
-        try:
-            last = self._save(row, tokens[: row.length])
-            if retention is not None:
-                self._save_states(last, retention)
-        except Exception as error:  # as above
-            self._give_up(error)
-
-    def _save(self, row: CacheRow, text: Sequence[int]) -> _Block | None:
-        """Save a text's blocks; returns the last cached one."""
-        path = list(self._known(text))
-        self._touch(path[-1] if path else None)  # so that none of them is dropped for a later block
-        try:
-            if self._improve(row, path):
-                self._add(row, text, path)
-        finally:
-            self._touch(path[-1] if path else None)
-        return path[-1] if path else None
-
-    def _improve(self, row: CacheRow, path: Sequence[_Block]) -> bool:
-        """Improve the copies of a text's blocks by those of a row; False if there is no room."""
-        num_bytes = sum(block.num_bytes for block in path)
+    def _copy_blocks(self, row: CacheRow, tokens: Sequence[int]) -> list[_Block]:
+        """Add the blocks of a row to the cache, as far as there is room; return them, and those that were cached."""
+        path = list(self._path_of(tokens[: row.length]))
+        self._touch(path)  # so that none of them is dropped for a later block
         for block in path:
-            if block.held.is_final:
-                continue
-            held = block.held.improved(self._target.hold(row, block.end - _BLOCK, block.end))
-            num_added = held.num_bytes - block.held.num_bytes
-            num_bytes += num_added
-            if num_bytes > self._max_bytes:
-                return False
-            self._make_room(num_added)
-            block.held = held
-            block.num_bytes += num_added
-            self.num_bytes += num_added
-        return True
-
-    def _add(self, row: CacheRow, text: Sequence[int], path: list[_Block]) -> None:
-        """Add the blocks that follow a text's known ones to the cache and to ``path``, as far as there is room.
-
-        The last one is one that a row can continue from.
-        """
-        num_bytes, begin = sum(block.num_bytes for block in path), len(path) * _BLOCK
+            if not block.held.is_final:
+                held = block.held.improved(self._target.hold(row, block.end - _BLOCK, block.end))
+                if not self._grow(block, held.num_bytes - block.held.num_bytes, path):
+                    return path
+                block.held = held
+        begin = len(path) * _BLOCK
         ends = range(row.length // _BLOCK * _BLOCK, begin, -_BLOCK)
         copies = ((end, self._target.hold(row, end - _BLOCK, end)) for end in ends)
-        found = next((each for each in copies if each[1].is_resumable), None)
-        if found is None:
-            return
-        end, last_held = found
-        for start in range(begin, end, _BLOCK):
-            held = last_held if start + _BLOCK == end else self._target.hold(row, start, start + _BLOCK)
-            num_bytes += held.num_bytes
-            if num_bytes > self._max_bytes:
-                return
-            self._make_room(held.num_bytes)
-            last = path[-1] if path else None
-            block = _Block(last, start + _BLOCK, tuple(text[start : start + _BLOCK]), held, held.num_bytes)
-            self._siblings(last)[block.tokens] = block
-            self._blocks[block] = None
-            self.num_bytes += held.num_bytes
+        last_end, last = next((each for each in copies if each[1].is_resumable), (begin, None))  # a row continues there
+        for end in range(begin + _BLOCK, last_end + 1, _BLOCK):
+            held = last if last is not None and end == last_end else self._target.hold(row, end - _BLOCK, end)
+            block = _Block(path[-1] if path else None, tuple(tokens[end - _BLOCK : end]), end, held)
+            if not self._grow(block, held.num_bytes, path):
+                break
+            self._blocks[block.parent, block.tokens] = block
             path.append(block)
+        self._touch(path)
+        return path
 
-    def _save_states(self, last: _Block | None, retention: Retention) -> None:
-        """Add a strategy's states to the blocks up to ``last``, from the text's first, while other blocks make room."""
-        path = list[_Block]()
-        while last is not None:
-            path.append(last)
-            last = last.parent
-        for block in reversed(path):
-            if retention.strategy in block.states:
-                continue
-            state = retention.state(max(block.end - _BLOCK - 1, 0), block.end - 1)
-            if state is None:
-                return
-            while self.num_bytes + state.num_bytes > self._max_bytes:
-                if next(iter(self._blocks)) in path:
+    def _save_states(self, path: Sequence[_Block], request: RequestState) -> None:
+        """Add a strategy's states to the blocks of a text, as far as there is room."""
+        for block in path:
+            if request.strategy not in block.states:
+                state = request.retained_state(max(block.end - _BLOCK - 1, 0), block.end - 1)
+                if state is None or not self._grow(block, state.num_bytes, path):
                     return
-                self._drop_oldest()
-            block.states[retention.strategy] = state
-            block.num_bytes += state.num_bytes
-            self.num_bytes += state.num_bytes
+                block.states[request.strategy] = state
 
-    def _make_room(self, num_bytes: int) -> None:
-        while self._blocks and self.num_bytes + num_bytes > self._max_bytes:
-            self._drop_oldest()
+    def _grow(self, block: _Block, num_bytes: int, path: Sequence[_Block]) -> bool:
+        """Count the bytes that are to be added to a block, if there is room without dropping any block of ``path``."""
+        if not self._make_room(num_bytes, path):
+            return False
+        block.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+        return True
 
-    def clear(self) -> None:
-        """Drop all blocks."""
-        self.num_bytes = 0
-        self._roots.clear()
-        self._blocks.clear()
+    def _make_room(self, num_bytes: int, path: Sequence[_Block] = ()) -> bool:
+        """Drop the least recently used blocks until there is room; False if it needs one of ``path``."""
+        while self.num_bytes + num_bytes > self._max_bytes:
+            oldest = next(iter(self._blocks.values()), None)
+            if oldest is None or oldest in path:
+                return False
+            del self._blocks[oldest.parent, oldest.tokens]
+            self.num_bytes -= oldest.num_bytes
+        return True
 
-    def _give_up(self, error: Exception) -> None:
-        warnings.warn(f"the prefix cache is disabled: {in_one_line(error)}", stacklevel=2)
-        self._max_bytes = 0
-        self.clear()
-
-    def _known(self, text: Sequence[int]) -> Iterator[_Block]:
+    def _path_of(self, text: Sequence[int]) -> Iterator[_Block]:
         """The cached blocks of a text's prefix."""
-        last: _Block | None = None
+        block: _Block | None = None
         for start in range(0, len(text) - _BLOCK + 1, _BLOCK):
-            last = self._siblings(last).get(tuple(text[start : start + _BLOCK]))
-            if last is None:
+            block = self._blocks.get((block, tuple(text[start : start + _BLOCK])))
+            if block is None:
                 return
-            yield last
+            yield block
 
-    def _siblings(self, parent: _Block | None) -> dict[tuple[int, ...], _Block]:
-        return self._roots if parent is None else parent.children
+    def _touch(self, path: Sequence[_Block]) -> None:
+        """Mark the blocks of a text as used, its first one last."""
+        for block in reversed(path):
+            self._blocks.move_to_end((block.parent, block.tokens))
 
-    def _touch(self, block: _Block | None) -> None:
-        """Mark a block and those before it as used, the first of the text last."""
-        while block is not None:
-            self._blocks.move_to_end(block)
-            block = block.parent
+    def _disable(self, error: SpecdecError) -> None:
+        warnings.warn(f"the prefix cache is disabled: {error}", stacklevel=2)
+        self.resize(0)
 
-    def _drop_oldest(self) -> None:
-        block, _ = self._blocks.popitem(last=False)
-        assert not block.children, "a block is used whenever a later one is"
-        del self._siblings(block.parent)[block.tokens]
-        self.num_bytes -= block.num_bytes
+
+def _may_reuse(request: RequestState) -> bool:
+    """Return False if the whole prompt must be read: for its log-probabilities, or for drafts that decide the text."""
+    if request.settings.prompt_logprobs is not None:
+        return False
+    return request.verifier.is_keyed or not request.strategy.reads_prompts

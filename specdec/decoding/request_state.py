@@ -8,12 +8,11 @@ from typing import overload
 import torch
 
 from specdec.constraints.path_state import PathState
-from specdec.decoding.contexts import Context
+from specdec.decoding.context import Context
 from specdec.decoding.detokenizer import TextDecoder
-from specdec.decoding.plan import RequestPlan
 from specdec.decoding.stats import Stats
-from specdec.decoding.stopping import meets_stop_condition, reached_limit
-from specdec.errors import PluginError
+from specdec.decoding.strategy import Strategy
+from specdec.errors import Guard, PluginError
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
@@ -22,7 +21,7 @@ from specdec.strategies.base import Drafter
 from specdec.strategies.request import Request
 from specdec.strategies.retained import Retained
 from specdec.target import CacheRow
-from specdec.verifiers.base import Verdict
+from specdec.verifiers.base import Verifier
 
 
 class TokenView(Sequence[int]):
@@ -48,56 +47,61 @@ class TokenView(Sequence[int]):
 class RequestState:
     """A request's prompt and committed tokens, with all that belongs to the request alone.
 
+    Requests with different strategies, acceptance rules and settings may share a pass.
+
     Attributes:
         tokens: the last is the root, whose keys and values aren't cached yet.
-        constraint: the constraint's state after the committed tokens; None if the text is free.
+        strategy: bound for the ``reads_q`` and ``is_keyed`` of ``verifier``.
         decoder: None unless text is needed while decoding: for stop strings and streams.
+        constraint: the constraint's state after the committed tokens; None if the text is free.
         index: the request's place in the caller's list.
         context: whose row the request continues, and leaves its own row to.
         row: set while the request is in the cache.
-        retained: the strategy's state about the row's first tokens, from an earlier request.
         num_reported: the first positions whose signals the drafter has received, in this or an earlier request.
         notes: the engine's and the drafter's, once the request has ended.
         best_two: of each new token, its score and the runner-up's, in fast numerics; on the model's device.
         num_taken: new tokens that the caller has received.
+        reads_logits: True if the verifier reads full logits on the host: the token isn't a plain argmax then, and no
+            processor of the caller's needs the model's device.
+        reads_prompt_logits: True if the settings or the strategy need the logits at a prompt's tokens.
         is_added: True once the request was added to a scheduler.
     """
 
     tokens: list[int]
-    plan: RequestPlan
+    strategy: Strategy
+    verifier: Verifier
+    settings: Settings
     eos_token_ids: frozenset[int]
     randomness: Randomness
     warper: Warper
-    decoder: TextDecoder | None
+    decoder: TextDecoder | None = None
     constraint: PathState | None = None
     index: int = 0
     context: Context | None = None
     row: CacheRow | None = None
     drafter: Drafter | None = None
-    retained: tuple[Retained, ...] = ()
     num_reported: int = 0
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     notes: tuple[str, ...] = ()
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
+    reads_logits: bool = field(init=False)
+    reads_prompt_logits: bool = field(init=False)
     best_two: list[torch.Tensor | None] = field(default_factory=list)
     num_taken: int = 0
     is_added: bool = False
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.prompt_length = len(self.tokens)
-
-    @property
-    def settings(self) -> Settings:
-        """The plan's settings."""
-        return self.plan.settings
+        self.prompt_length, warper = len(self.tokens), self.warper
+        self.reads_prompt_logits = self.strategy.reads_prompt_logits or self.settings.prompt_logprobs is not None
+        self.reads_logits = warper.is_on_host and not (warper.is_plain_argmax and self.verifier.is_keyed)
 
     @property
     def strategy_name(self) -> str:
-        """The name of the plan's strategy."""
-        return self.plan.strategy.name
+        """The name of the strategy."""
+        return self.strategy.name
 
     @property
     def num_reused(self) -> int:
@@ -115,11 +119,6 @@ class RequestState:
         return len(self.tokens) == self.prompt_length
 
     @property
-    def uncached_prefix(self) -> list[int]:
-        """The committed tokens before the root that aren't cached: the rest of the prompt."""
-        return self.tokens[0 if self.row is None else self.row.length : -1]
-
-    @property
     def new_tokens(self) -> list[int]:
         """The generated tokens."""
         return self.tokens[self.prompt_length :]
@@ -134,9 +133,21 @@ class RequestState:
         """True once no token will follow."""
         return self.finish_reason is not None
 
-    def for_drafter(self, vocab_size: int) -> Request:
-        """The request as its drafter sees it."""
-        tokens, warper, shows_noise = self.tokens, self.warper, self.plan.verifier.is_keyed
+    @property
+    def shows_draws(self) -> bool:
+        """True if feedback may contain draws.
+
+        Under a rule that isn't keyed by position, a proposer that knew later noise would bias the text.
+        """
+        return self.verifier.is_keyed or self.settings.temperature == 0.0
+
+    def for_drafter(self, vocab_size: int, retained: tuple[Retained, ...] = ()) -> Request:
+        """The request as its drafter sees it.
+
+        Args:
+            retained: the strategy's state about the row's first tokens, from an earlier request.
+        """
+        tokens, warper = self.tokens, self.warper
 
         def warp(drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
             state = None if self.constraint is None else self.constraint.after(drafted)
@@ -151,49 +162,68 @@ class RequestState:
             vocab_size=vocab_size,
             eos_token_ids=self.eos_token_ids,
             temperature=self.settings.temperature,
-            rng=self.randomness.stream(self.plan.strategy.name),
+            rng=self.randomness.stream(self.strategy.name),
             warp=warp,
             constraint=lambda: self.constraint,
-            noise=noise if shows_noise and self.settings.temperature > 0.0 else None,
+            noise=noise if self.verifier.is_keyed and self.settings.temperature > 0.0 else None,
             num_reused=self.num_reused,
-            retained=self.retained,
+            retained=retained,
         )
 
-    def commit(self, verdict: Verdict) -> Verdict:
-        """Append a verdict's tokens up to the end of the text; return the part of the verdict that was kept."""
+    def commit(self, tokens: Sequence[int]) -> int:
+        """Append tokens up to the end of the text; return how many were appended."""
         num_committed = 0
-        for token in verdict.tokens:
+        for token in tokens:
             self.tokens.append(token)
             num_committed += 1
             self._end_after(token)
-            if self.is_finished:
+            if self.finish_reason is not None:
                 break
-        if not self.stats.steps:
+        if not self.stats.accepted_lengths:
             self.stats.seconds_to_first_token = time.perf_counter() - self.began
-        # One node per token: the last token is the next root, and the old root is node 0.
-        return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
+        return num_committed
 
     def _end_after(self, token: int) -> None:
         """Set ``finish_reason`` if the text ends after this token, which is the last of ``tokens``."""
-        try:
-            is_stopped = meets_stop_condition(self.tokens, self.eos_token_ids, self.settings, self.decoder)
-            is_complete = self.constraint is not None and self._completes_constraint(self.constraint, token)
-        except Exception as error:  # a limit, or code of a caller or another library
-            self.fail(error)
+        settings, is_over = self.settings, token in self.eos_token_ids
+        if self.decoder is not None:
+            with Guard("the tokenizer", [self]):
+                is_over |= self.decoder.push(token)  # True after a stop string
+        if settings.stopping_criteria:
+            with Guard("a stopping criterion", [self]):
+                input_ids = torch.tensor([self.tokens])
+                met = [bool(criterion(input_ids, None)) for criterion in settings.stopping_criteria]  # each may count
+                is_over |= any(met)
+        if self.constraint is not None:
+            with Guard("the constraint", [self]):
+                is_over |= self._completes_constraint(self.constraint, token)
+        if self.finish_reason is not None:  # one of these has failed
             return
-        if is_stopped or is_complete:
+        if is_over:
             self.finish_reason = "stop"
-        else:
-            self.finish_reason = reached_limit(self.num_remaining, time.perf_counter() - self.began, self.settings)
+        elif self.num_remaining == 0:
+            self.finish_reason = "length"
+        elif settings.max_time is not None and time.perf_counter() - self.began > settings.max_time:
+            self.finish_reason = "time"
 
     def _completes_constraint(self, state: PathState, token: int) -> bool:
         """Advance the constraint's state; return True if no token may follow."""
         if not state.allows(token):
-            raise PluginError(
-                f"verifier {type(self.plan.verifier).__name__} emitted {token}, which the constraint refuses"
-            )
+            raise PluginError(f"verifier {type(self.verifier).__name__} emitted {token}, which the constraint refuses")
         self.constraint = state.follow(token) or state  # an end of text is no part of the constrained text
         return self.constraint.is_complete
+
+    def retained_state(self, start: int, stop: int) -> Retained | None:
+        """The drafter's state about some positions, for later requests.
+
+        None if its strategy reads no prompts, or if it hasn't received the signals at all of these positions.
+        """
+        drafter = self.drafter
+        if drafter is None or not self.strategy.reads_prompts or stop > self.num_reported:
+            return None
+        with Guard(self.strategy.author, [self]):
+            return drafter.retain(start, stop)
+        return None
 
     def ties(self, tie: float) -> tuple[int, ...]:
         """The indices of new tokens whose runner-up scored at most ``tie`` less."""

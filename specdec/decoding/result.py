@@ -6,9 +6,9 @@ from typing import Any
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.stats import Stats
-from specdec.errors import failure, in_one_line, plural, shortened
+from specdec.errors import Guard, in_one_line, plural, shortened
 from specdec.numerics import Numerics
-from specdec.record import FinishReason, Outcome
+from specdec.record import FinishReason
 
 _SHOWN = 48  # characters of the text
 
@@ -67,26 +67,27 @@ class Chunk:
     result: Result | None = None
 
 
-def chunk_of(
-    outcome: Outcome, tokenizer: Any | None, *, numerics: Numerics, lossless: bool, notes: tuple[str, ...]
+def chunk_of(request: RequestState) -> Chunk:
+    """The chunk of a request that goes on."""
+    return Chunk(request.take(), "" if request.decoder is None else request.decoder.take(), request.index)
+
+
+def last_chunk_of(
+    request: RequestState, tokenizer: Any | None, *, numerics: Numerics, lossless: bool, notes: tuple[str, ...]
 ) -> Chunk:
-    """The chunk of a step's outcome, with the result if the request has ended."""
-    request = outcome.request
-    assert isinstance(request, RequestState), "the loop's own records have its requests"
-    tokens, decoder = request.take(), request.decoder
-    text = decoder.take() if decoder is not None else ""
-    if outcome.finish_reason is None:
-        return Chunk(tokens, text, request.index)
-    whole, finish_reason, fault = None, outcome.finish_reason, outcome.error
-    try:
+    """The chunk of a request that has ended, with its result."""
+    tokens, decoder, text = request.take(), request.decoder, ""
+    finish_reason, fault, whole = request.finish_reason, request.error, None
+    assert finish_reason is not None, "the request has ended"
+    with Guard("the tokenizer") as guard:
         if decoder is not None:
-            text += decoder.finish()
+            text = decoder.take() + decoder.finish()
             whole = decoder.text
         elif tokenizer is not None:
             prompt = request.tokens[: request.prompt_length]
             whole = TextDecoder.of(tokenizer, request.settings, prompt).text_of(request.new_tokens)
-    except Exception as error:  # a third party's code
-        finish_reason, fault = "error", fault or failure("the tokenizer", error)
+    if guard.error is not None:
+        finish_reason, fault = "error", fault or guard.error
     parsed, remarks = _parsed(request, whole, tokenizer)
     result = Result(
         token_ids=tuple(request.new_tokens),

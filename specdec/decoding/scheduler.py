@@ -5,16 +5,16 @@ One thread calls ``advance``. Other threads may call ``enqueue`` and ``cancel``,
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from specdec.decoding.contexts import Contexts
-from specdec.decoding.lifecycle import begin, leave, retention_of
-from specdec.decoding.prefill import next_chunk
+from specdec.decoding.prefix_cache import PrefixCache
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.step import step
-from specdec.decoding.turns import Batch
-from specdec.errors import RequestError
+from specdec.decoding.turn import Batch, RequestTurn
+from specdec.errors import Guard, RequestError
 from specdec.record import Outcome, RequestHandle, StepRecord
+from specdec.strategies.base import started
+from specdec.strategies.retained import Retained
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
@@ -37,7 +37,7 @@ class Scheduler:
         max_batch_size: requests in the cache at once; the others wait, first come, first served.
         max_cache_bytes: keys and values of all requests; a lone request may need more.
         flags_ties: retain the scores that show numeric ties.
-        contexts: of the same target; their rows are dropped when memory is needed.
+        prefix_cache: of the same target; the rows of its contexts are dropped when memory is needed.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Scheduler:
         max_batch_size: int,
         max_cache_bytes: int | None = None,
         flags_ties: bool = False,
-        contexts: Contexts | None = None,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
         self._target = target
         self._fallback = fallback
         self._max_batch_size = max_batch_size
         self._max_cache_bytes = max_cache_bytes
         self._flags_ties = flags_ties
-        self._contexts = Contexts(target) if contexts is None else contexts
+        self._prefix_cache = PrefixCache(target) if prefix_cache is None else prefix_cache
         self._arrived = deque[RequestState]()  # this and the next are written by other threads
         self._cancelled = deque[RequestHandle]()
         self._waiting: list[RequestState] = []
@@ -89,61 +89,68 @@ class Scheduler:
         """Requests that are queued."""
         return len(self._arrived) + len(self._waiting)
 
-    def max_nodes(self, requests: Sequence[RequestState]) -> Mapping[RequestState, int]:
-        """Return the largest drafts of a pass's requests, without those that have the limit of all proposers."""
-        return {}
+    def limit_drafts(self, turns: Sequence[RequestTurn]) -> None:
+        """Set ``max_nodes`` of the turns of a pass whose drafts have a limit of their own."""
 
     def advance(self) -> StepRecord | None:
         """Run one pass, or end requests without one; None if there is nothing to do."""
-        self._take_arrivals()
-        if ended := self._take_ended():
-            return ended
-        prompts = self._next_prompts()
-        if ended := self._take_ended():  # a request that failed to begin
+        if self._arrived or self._cancelled:
+            self._take_arrivals()
+        ended, prompts = self._take_ended(), list[RequestTurn]()
+        if ended is None and (self._prefilling or self._waiting):
+            prompts = self._next_prompts()
+            ended = self._take_ended()  # a request that failed to begin
+        if ended is not None:
             return ended
         return self._step(prompts) if prompts or self._decoding else None
 
     def close(self) -> StepRecord | None:
         """Cancel all requests."""
         self._take_arrivals()
-        self._cancelled.extend(self._known())
+        self._cancelled.extend([*self._decoding, *self._prefilling, *self._waiting])
         self._take_arrivals()
         return self._take_ended()
 
-    def _next_prompts(self) -> dict[RequestState, Sequence[int]]:
-        """The requests whose prompts the next pass reads, each with its chunk, which is empty if it drafts.
+    def _next_prompts(self) -> list[RequestTurn]:
+        """The turns of the requests whose prompts the next pass reads.
 
         If the backend packs rows, these are as many as fit in a chunk. Otherwise it is one, or none if the decoding
         requests have waited long enough since their last step.
         """
-        shapes, found = self._target.shapes, dict[RequestState, Sequence[int]]()
+        shapes, turns = self._target.shapes, list[RequestTurn]()
         num_read = 0 if shapes.packs_rows else self._num_read
-        while shapes.packs_rows or not found:
-            if len(found) == len(self._prefilling) and not self._begin_next():
+        while shapes.packs_rows or not turns:
+            if len(turns) == len(self._prefilling) and not self._begin_next():
                 break
-            request = self._prefilling[len(found)]
+            request = self._prefilling[len(turns)]
             if request.is_finished:
                 break
-            chunk = next_chunk(request, self._target)
-            num_tokens = self._num_tokens(request, chunk)
+            turn = RequestTurn(request, self._target)
+            num_tokens = self._num_tokens(turn)
             if num_read and num_read + num_tokens > shapes.chunk * self._num_chunks():
                 break
             num_read += num_tokens
-            found[request] = chunk
-        return found
+            turns.append(turn)
+        return turns
 
     def _begin_next(self) -> bool:
         """Begin the first queued request; False if there is none, or no room."""
         if not self._waiting or not self._has_room(self._waiting[0]):
             return False
         self._announce_rows()
-        self._prefilling.append(self._waiting.pop(0))
-        begin(self._prefilling[-1], self._target, self._contexts)
+        request, retained = self._waiting.pop(0), tuple[Retained, ...]()
+        self._prefilling.append(request)
+        with Guard(self._target.author, [request]):
+            retained = self._prefix_cache.open_row(request)
+        if not request.is_finished:
+            strategy, seen = request.strategy, request.for_drafter(self._target.shapes.vocab_size, retained)
+            with Guard(strategy.author, [request]):
+                request.drafter = started(strategy.engine, seen)
         return True
 
-    def _num_tokens(self, request: RequestState, chunk: Sequence[int]) -> int:
-        """Tokens of the next pass over a request's prompt, counted as a fair share of a chunk at least."""
-        return max(len(chunk) or len(request.uncached_prefix) + 1, self._target.shapes.chunk // _MOST_PROMPTS)
+    def _num_tokens(self, turn: RequestTurn) -> int:
+        """Tokens that a turn reads, counted as a fair share of a chunk at least."""
+        return max(len(turn.prefix) + 1, self._target.shapes.chunk // _MOST_PROMPTS)
 
     def _num_chunks(self) -> float:
         """Chunks to read before the next step: more if more requests prefill than decode."""
@@ -154,31 +161,30 @@ class Scheduler:
         num_prefilling = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
         return min(_MOST_CHUNKS, max(1, num_prefilling // len(self._decoding)))
 
-    def _step(self, prompts: Mapping[RequestState, Sequence[int]]) -> StepRecord:
+    def _step(self, prompts: Sequence[RequestTurn]) -> StepRecord:
         """Run one pass over some prompts, and over the decoding requests if there are no prompts or rows are packed."""
         is_shared = not prompts or self._target.shapes.packs_rows
-        num_tokens = sum(self._num_tokens(*each) for each in prompts.items())
-        drafting = [request for request, chunk in prompts.items() if not chunk]
-        requests = [*self._decoding, *prompts] if is_shared else list(prompts)
+        joining = [turn.request for turn in prompts if not turn.outcome.is_chunk]
+        decoding = [RequestTurn(request, self._target) for request in self._decoding] if is_shared else []
+        is_chunk = bool(prompts) and not (decoding or joining)
         batch = Batch(
             target=self._target,
-            requests=requests,
-            chunks=prompts,
+            turns=[*decoding, *prompts],
+            kind="chunk" if is_chunk else "prompt" if prompts else "step",
             fallback=self._fallback,
-            contexts=self._contexts,
             flags_ties=self._flags_ties,
             drops_drafts=not is_shared and len(self._decoding) >= _CROWD,
-            max_nodes=self.max_nodes(requests),
         )
-        self._prefilling = [request for request in self._prefilling if request not in drafting]
-        self._decoding += drafting
+        self.limit_drafts(batch.turns)
+        self._prefilling = [request for request in self._prefilling if request not in joining]
+        self._decoding += joining
         record = step(batch)
-        self._drop(record)
-        for request in drafting:
-            if request.row is not None and self._contexts.prefixes is not None:
-                self._contexts.prefixes.save(request.row, request.tokens, retention_of(request))
+        if ended := [turn.request for turn in batch.turns if turn.outcome.finish_reason is not None]:
+            self._release(ended)
+        for request in joining:
+            self._prefix_cache.save(request)
         # The width includes the first draft.
-        self._num_read = 0 if is_shared else self._num_read + max(num_tokens, record.width)
+        self._num_read = 0 if is_shared else self._num_read + max(sum(map(self._num_tokens, prompts)), record.width)
         return record
 
     def _has_room(self, request: RequestState) -> bool:
@@ -191,11 +197,11 @@ class Scheduler:
             if not capacities or self._max_cache_bytes is None:
                 return True
             num_bytes = self._target.backend.cache_bytes([*capacities, request.capacity])
-            if num_bytes + self._contexts.num_retained_bytes <= self._max_cache_bytes:
+            if num_bytes + self._prefix_cache.num_state_bytes <= self._max_cache_bytes:
                 return True
             if self._target.backend.trim():  # a long text that has ended may have made all rows long
                 continue
-            if not self._contexts.drop_oldest(but=request.context):
+            if not self._prefix_cache.drop_oldest(but=request.context):
                 return False
 
     def _announce_rows(self) -> None:
@@ -210,9 +216,6 @@ class Scheduler:
         if backend.cache_bytes(capacities):  # unknown before the first pass
             backend.expect(capacities)
 
-    def _known(self) -> list[RequestState]:
-        return [*self._decoding, *self._prefilling, *self._waiting]
-
     def _take_arrivals(self) -> None:
         """Carry out ``enqueue`` and ``cancel``."""
         while self._arrived:
@@ -224,20 +227,29 @@ class Scheduler:
 
     def _take_ended(self) -> StepRecord | None:
         """Let requests leave that have ended outside of a step."""
-        ended = [request for request in self._known() if request.is_finished]
+        known = (*self._decoding, *self._prefilling, *self._waiting)
+        ended = [request for request in known if request.finish_reason is not None]
         if not ended:
             return None
-        row_bytes = leave(ended, self._target, self._contexts)
+        row_bytes = 0
+        with Guard(self._target.author, ended):
+            row_bytes = self._target.backend.row_bytes
+        self._release(ended)
         outcomes = tuple(Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended)
         record = StepRecord("none", outcomes, row_bytes=row_bytes)
-        self._drop(record)
         for request, outcome in zip(ended, outcomes, strict=True):
             request.stats.note(record, outcome)
         return record
 
-    def _drop(self, record: StepRecord) -> None:
-        """Forget the requests that have ended."""
-        ended = {id(outcome.request) for outcome in record.outcomes if outcome.finish_reason is not None}
-        self._decoding = [request for request in self._decoding if id(request) not in ended]
-        self._prefilling = [request for request in self._prefilling if id(request) not in ended]
-        self._waiting = [request for request in self._waiting if id(request) not in ended]
+    def _release(self, ended: Sequence[RequestState]) -> None:
+        """Let requests leave that have ended, with their rows and drafters."""
+        for request in ended:
+            for requests in (self._decoding, self._prefilling, self._waiting):
+                if request in requests:
+                    requests.remove(request)
+            with Guard(self._target.author, [request]):
+                self._prefix_cache.close_row(request)
+            if (drafter := request.drafter) is not None:
+                with Guard(request.strategy.author, [request]):
+                    drafter.stop()
+                request.notes, request.drafter = (*request.strategy.engine.notes, *drafter.notes), None

@@ -1,30 +1,49 @@
-"""Signals: the answers to each pair of nodes and quantity that a proposer has declared."""
+"""Signals: what passes report to drafters about trees and prompts, and the log-probabilities of prompts to callers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from specdec.decoding.plan import RequestPlan
-from specdec.decoding.request_state import RequestState
+import torch
+
+from specdec.backends.output import OutputRow
+from specdec.decoding.turn import RequestTurn
+from specdec.record import PromptLogprobs
 from specdec.sampling.distributions import NodeDistributions
+from specdec.sampling.logprobs import token_logprobs
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.signals import Answers, Hidden, HiddenAnswers, Nodes, Signal, TopK, TopLogits, What
 from specdec.tree import ROOT, DraftTree, Role
-from specdec.verifiers.base import Verdict
+
+_BLOCK = 64  # tokens: the logits of a whole chunk in float64 would be a copy of hundreds of megabytes
 
 
-def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
-    """The nodes whose logits a step reads, ascending: the verifier's, and those of declared signals."""
-    declared = {nodes for nodes, what in signals if not isinstance(what, Hidden)}
-    if Nodes.ALL in declared:
-        return list(range(len(tree)))
-    roles = Role.CANDIDATE | Role.PROBE if Nodes.PROBE in declared else Role.CANDIDATE
-    return [ROOT, *tree.nodes_with(roles)]
+def feedback_of(turn: RequestTurn, target: NodeDistributions) -> Feedback:
+    """Return the feedback on a turn's verified tree for its drafter."""
+    request, tree, path = turn.request, turn.tree, turn.outcome.path
+    signals = {
+        (nodes, what): answers(what, select(nodes, tree, path), target, request.shows_draws)
+        for nodes, what in request.strategy.about_trees
+    }
+    return Feedback(tree, path, turn.outcome.tokens, signals)
 
 
-def reads_logits_of_prompts(plan: RequestPlan) -> bool:
-    """Return True if the settings, or any signal of the strategy, need the logits at a prompt's tokens."""
-    signals = plan.strategy.about_prompts
-    return plan.settings.prompt_logprobs is not None or any(not isinstance(what, Hidden) for _, what in signals)
+def prompt_signals(turn: RequestTurn, output: OutputRow) -> dict[Signal, Answers]:
+    """Return the answers to a strategy's PROMPT signals about the part of the prompt that a turn has read, by position.
+
+    Args:
+        output: of the part's nodes, by their distance from ``turn.start``.
+    """
+    request, start = turn.request, turn.start
+    if not request.strategy.reads_prompts:
+        return {}
+    read = DraftTree(request.tokens[start])
+    read.add_chain(ROOT, request.tokens[start + 1 : start + turn.num_read], Role.SUPPORT)
+    target = NodeDistributions(read, output, request.tokens[: start + 1], request.warper, request.randomness)
+    place = {start + node: node for node in range(len(read))}
+    return {
+        signal: answers(signal[1], range(len(read)), target, request.shows_draws).at(place)
+        for signal in request.strategy.about_prompts
+    }
 
 
 def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
@@ -62,10 +81,26 @@ def answers(
             return Answers(partial(target.predictions, nodes, what is What.DRAW and shows_draws))
 
 
-def feedback_of(request: RequestState, tree: DraftTree, kept: Verdict, target: NodeDistributions) -> Feedback:
-    """Return the feedback on a verified tree for its drafter; ``kept`` is the committed part of the verdict."""
-    signals = {
-        (nodes, what): answers(what, select(nodes, tree, kept.path), target, request.plan.shows_draws)
-        for nodes, what in request.plan.strategy.about_trees
-    }
-    return Feedback(tree, kept.path, kept.tokens, signals)
+def prompt_logprobs(turn: RequestTurn, output: OutputRow) -> PromptLogprobs | None:
+    """Return the log-probabilities of the tokens that follow those of the prompt that a turn has read.
+
+    Args:
+        output: of the nodes that were read, by their distance from ``turn.start``.
+
+    Returns:
+        None if the settings ask for none.
+    """
+    request, start, stop = turn.request, turn.start, turn.start + turn.num_read
+    num_top = request.settings.prompt_logprobs
+    if num_top is None:
+        return None
+    blocks = [
+        token_logprobs(
+            torch.stack([output.logits(position - start) for position in range(first, min(first + _BLOCK, stop))]),
+            request.tokens[first + 1 : min(first + _BLOCK, stop) + 1],
+            num_top,
+        )
+        for first in range(start, stop, _BLOCK)
+    ]
+    logprobs, top_ids, top_logprobs = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return PromptLogprobs(start + 1, logprobs, top_ids, top_logprobs)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from specdec.decoding.phases import PHASES
 from specdec.decoding.source_counts import SourceCounts
-from specdec.record import Outcome, StepRecord
+from specdec.record import PHASES, Outcome, StepRecord
 
 
 @dataclass(slots=True)
@@ -98,9 +97,11 @@ class Stats:
         self.num_fallbacks += outcome.has_fallen_back
         if outcome.tree is not None and outcome.tree.proposed_by:
             self.source_counts.add(outcome.tree, outcome.path, outcome.tokens)
-        if outcome.tokens:
+        if not outcome.tokens:
+            return
+        self.accepted_lengths.append(len(outcome.tokens))
+        if outcome.tree is not None and len(outcome.tree) > 1:
             num_draft_tokens = outcome.num_draft_tokens
             self.num_drafts += num_draft_tokens > 0
             self.num_draft_tokens += num_draft_tokens
             self.num_accepted_tokens += outcome.num_accepted_tokens
-            self.accepted_lengths.append(len(outcome.tokens))

@@ -3,14 +3,14 @@
 import secrets
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
 from specdec.constraints.cache import ConstraintCache
 from specdec.decoding.detokenizer import TextDecoder
-from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
+from specdec.decoding.strategy import Strategy
 from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
 from specdec.models.position_limit import check_length
@@ -64,8 +64,8 @@ class RequestBuilder:
                 own = settings[index]
                 if own.eos_token_id is None:
                     own = own.model_copy(update={"eos_token_id": self._ends(item, request.template)})
-                made = self._request(ids, RequestPlan(strategies[index], self.verifier, own), index, wants_text)
-                made.context = contexts[index]
+                made = self._request(ids, strategies[index], own, wants_text)
+                made.index, made.context = index, contexts[index]
                 requests.append(made)
             except RequestError as error:
                 requests.append(error)
@@ -112,20 +112,20 @@ class RequestBuilder:
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
         return ModelDefaults.of(self.model, vocab_size).eos_token_ids
 
-    def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
-        shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
-        plan = replace(plan, settings=settings)
+    def _request(self, ids: list[int], strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:
+        shapes, settings = self.shapes, given.after_prompt(len(ids))
         check_length(len(ids), settings.max_new_tokens, shapes.context_length)
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(
             tokens=ids,
-            plan=plan,
+            strategy=strategy,
+            verifier=self.verifier,
+            settings=settings,
             eos_token_ids=eos,
             randomness=Randomness(secrets.randbits(63) if settings.seed is None else settings.seed),
             warper=Warper(settings, len(ids), sorted(eos), shapes.device),
             decoder=TextDecoder.of(self.tokenizer, settings, ids) if settings.stop or wants_text else None,
             constraint=None if constraint is None else self.constraints.start(constraint, eos),
-            index=index,
         )
 
 

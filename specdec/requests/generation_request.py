@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from specdec.decoding.contexts import Context
+from specdec.decoding.context import Context
 from specdec.errors import RequestError
 from specdec.requests import prompts
 from specdec.sampling.randomness import seed_of_sample

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from specdec.constraints.base import Constraint
-from specdec.decoding.contexts import Context
+from specdec.decoding.context import Context
 from specdec.errors import RequestError
 from specdec.record import StepRecord
 from specdec.settings import Criterion, Processor

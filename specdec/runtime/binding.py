@@ -14,7 +14,7 @@ import torch
 from specdec.constraints.base import Vocabulary
 from specdec.constraints.cache import ConstraintCache
 from specdec.costs import Costs
-from specdec.decoding.contexts import Contexts
+from specdec.decoding.prefix_cache import PrefixCache
 from specdec.errors import RequestError, close_all, plural
 from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
@@ -63,7 +63,7 @@ class Binding:
         strategies: the proposers bound to the target.
         builder: makes the target's requests.
         fallback: the verifier for drafts without a true q under a verifier that reads q.
-        contexts: of the target.
+        prefix_cache: of the target.
 
     Raises:
         ModelError: if the model or tokenizer isn't supported, with the reason.
@@ -190,7 +190,7 @@ class Binding:
         """Close the strategies, then the target; once."""
         if self._is_open:
             self._is_open = False
-            close_all([self.target, self.strategies, self.contexts])
+            close_all([self.target, self.strategies, self.prefix_cache])
 
     def _release(self) -> None:
         try:
@@ -228,7 +228,7 @@ class Binding:
         constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
         self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)
         self.fallback = self._registry.make("verifiers", "match")
-        self.contexts = Contexts(target, fingerprint=self._fingerprint)
+        self.prefix_cache = PrefixCache(target, self._fingerprint)
 
     def _host(self, model: Any, tokenizer: Any, target: Target) -> Host:
         shapes, verifier = target.shapes, self.choice.verifier

@@ -3,18 +3,17 @@
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from specdec.costs import Costs
-from specdec.decoding.plan import Strategy
-from specdec.decoding.prefix_cache import Prefixes
-from specdec.decoding.proposals import MAX_NODES
 from specdec.decoding.request_state import RequestState as Handle
-from specdec.decoding.result import Chunk, chunk_of
+from specdec.decoding.result import Chunk, chunk_of, last_chunk_of
 from specdec.decoding.scheduler import Scheduler
+from specdec.decoding.strategy import Strategy
+from specdec.decoding.turn import MAX_NODES, RequestTurn
 from specdec.errors import RequestError, failure
 from specdec.machine.facts import free_bytes
 from specdec.machine.huge_pages import HugePages
@@ -47,7 +46,7 @@ class OpenBatch(Scheduler):
     Attributes:
         most_tokens: the longest request, prompt and new tokens, whose keys and values have room; None if unknown. A
             longer request is served alone, as far as memory allows.
-        prefixes: the prefix cache.
+        prefix_cache: of the binding.
     """
 
     def __init__(
@@ -69,15 +68,15 @@ class OpenBatch(Scheduler):
         self._is_fresh = True  # the binding was renewed for this batch
         max_cache_bytes = max_cache_bytes or _share_of_free(target, max_prefix_bytes)
         self.most_tokens = _most_tokens(target, max_cache_bytes)
-        self.prefixes = Prefixes(target, max_prefix_bytes)
-        binding.contexts.prefixes = self.prefixes if max_prefix_bytes else None
+        self.prefix_cache = binding.prefix_cache
+        self.prefix_cache.resize(max_prefix_bytes)
         super().__init__(
             target,
             binding.fallback,
             max_batch_size=max_batch_size,
             max_cache_bytes=max_cache_bytes,
             flags_ties=binding.numerics.noise > 0.0,
-            contexts=binding.contexts,
+            prefix_cache=self.prefix_cache,
         )
 
     @property
@@ -140,7 +139,6 @@ class OpenBatch(Scheduler):
         """Refuse a model that its owner has changed; checked only while no request decodes."""
         if self.num_active or self.num_waiting:
             return
-        self._binding.contexts.begin()
         if not self._is_fresh and not self._binding.is_current():
             raise RequestError("the model has changed since this batch was opened: close the batch and open another")
         self._is_fresh = False
@@ -165,22 +163,24 @@ class OpenBatch(Scheduler):
             return None
         if self._huge_pages is not None:
             self._huge_pages.add_pass_seconds(record.seconds.get("forward", 0.0))
-        self.limit_host_time(record)
+        if self._costs is not None:
+            self.limit_host_time(record)
         ended = {outcome.request for outcome in record.outcomes if outcome.finish_reason}
         if ended:
             self._requests -= ended
-            in_use = {request.plan.strategy for request in self._requests}
+            in_use = {request.strategy for request in self._requests}
             self._binding.strategies.trim(self._own | in_use, self._max_size)
         return record
 
-    def max_nodes(self, requests: Sequence[Handle]) -> Mapping[Handle, int]:
-        guests = [request for request in requests if request.plan.strategy not in self._own]
-        if self._costs is None or not guests:
-            return {}
+    def limit_drafts(self, turns: Sequence[RequestTurn]) -> None:
+        if self._costs is None:
+            return
+        guests = [turn for turn in turns if turn.request.strategy not in self._own]
         shapes, most = self._target.shapes, MAX_NODES
-        if self.num_active > 1:
-            most = _room(self._costs, len(requests), len(guests) if shapes.packs_rows else len(requests))
-        return dict.fromkeys(guests, int(self._share_of_guests * min(most, shapes.chunk)))
+        if guests and self.num_active > 1:
+            most = _room(self._costs, len(turns), len(guests) if shapes.packs_rows else len(turns))
+        for turn in guests:
+            turn.max_nodes = int(self._share_of_guests * min(most, shapes.chunk))
 
     def limit_host_time(self, record: StepRecord) -> None:
         """Halve guests' drafts after a step in which drafting took longer than the pass; let them grow again slowly."""
@@ -193,13 +193,14 @@ class OpenBatch(Scheduler):
         """Return a step's text and tokens of one request; the last chunk has the result."""
         binding, request = self._binding, outcome.request
         assert isinstance(request, Handle), "a batch's records have its own requests"
-        rule = request.plan.verifier
-        return chunk_of(
-            outcome,
+        if outcome.finish_reason is None:
+            return chunk_of(request)
+        return last_chunk_of(
+            request,
             binding.tokenizer,
             numerics=binding.numerics,
-            lossless=rule.lossless and not binding.weights.lossy and not binding.target.backend.lossy,
-            notes=(*binding.take_notes(), *request.notes) if outcome.finish_reason else (),
+            lossless=request.verifier.lossless and not binding.weights.lossy and not binding.target.backend.lossy,
+            notes=(*binding.take_notes(), *request.notes),
         )
 
     def check(self) -> None:
@@ -209,7 +210,7 @@ class OpenBatch(Scheduler):
     def close(self) -> StepRecord | None:
         """Cancel every request, and return their outcomes."""
         record = super().close()
-        self._binding.contexts.prefixes = None
+        self.prefix_cache.resize(0)
         self._binding.strategies.trim(self._own, 0.0 if self._own else math.inf)
         return record
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from specdec.decoding.plan import Strategy, layers_of
+from specdec.decoding.strategy import Strategy, layers_of
 from specdec.errors import PluginError, SpecdecError, close_all, failure
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host

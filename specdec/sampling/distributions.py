@@ -1,14 +1,13 @@
 """Logits to probabilities to tokens: the target's distributions at the nodes of a draft tree."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
 from specdec.constraints.base import ConstraintError
 from specdec.constraints.path_state import PathState
-from specdec.errors import NumericsError, RequestError, SpecdecError, failure
+from specdec.errors import Guard, NumericsError, RequestError, SpecdecError
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
 from specdec.sampling.topk import Top, top_two
@@ -81,9 +80,11 @@ class NodeDistributions:
         NO_TOKEN, which matches no child, if the node has no distribution.
         """
         if node not in self._drawn:
-            with self._noting_faults(node):
+            with Guard("a logits processor") as guard:
                 self._drawn[node] = self._draw(node)
-        return self._drawn.setdefault(node, NO_TOKEN)
+            if guard.error is not None:
+                self._drawn[node], self.faults[node] = NO_TOKEN, guard.error
+        return self._drawn[node]
 
     def probs(self, node: int) -> torch.Tensor | None:
         """The distribution p of the next token at a node, ``(vocab,)``, float32 or better; read-only.
@@ -91,9 +92,11 @@ class NodeDistributions:
         None if the node has no distribution.
         """
         if node not in self._probs:
-            with self._noting_faults(node):
+            with Guard("a logits processor") as guard:
                 self._probs[node] = self._distribution(node)
-        return self._probs.setdefault(node, None)
+            if guard.error is not None:
+                self._probs[node], self.faults[node] = None, guard.error
+        return self._probs[node]
 
     def position(self, node: int) -> int:
         """The absolute position of the next token at a node."""
@@ -144,15 +147,6 @@ class NodeDistributions:
         except Exception:  # a processor's, on a path that may never be written
             return None
         return None if token == NO_TOKEN else token
-
-    @contextmanager
-    def _noting_faults(self, node: int) -> Iterator[None]:
-        try:
-            yield
-        except SpecdecError as error:
-            self.faults[node] = error
-        except Exception as error:  # a caller's own processor
-            self.faults[node] = failure("a logits processor", error)
 
     def _draw(self, node: int) -> int:
         if self._warper.is_plain_argmax:

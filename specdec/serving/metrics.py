@@ -113,7 +113,7 @@ class Metrics:
         self.queue.set(batch.num_waiting)
         self.batch.set(batch.num_active)
         self.cache_bytes.set(batch.cache_bytes)
-        self.prefix_bytes.set(batch.prefixes.num_bytes)
+        self.prefix_bytes.set(batch.prefix_cache.num_bytes)
         for outcome in record.outcomes:
             if outcome.finish_reason is not None:
                 self._count_end(outcome)

@@ -113,7 +113,13 @@ class Engine:
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         """Return a tree for each drafter, or the exception of a drafter that failed."""
-        return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
+        proposals = list[DraftTree | Exception]()
+        for drafter, budget in zip(drafters, budgets, strict=True):
+            try:
+                proposals.append(drafter.propose(budget))
+            except Exception as error:  # third-party code, whose errors end their own request only
+                proposals.append(error)
+        return proposals
 
     def wants(self) -> frozenset[Signal]:
         """Return signals in addition to the proposer's: those that depend on the target, such as layers by number."""
@@ -164,13 +170,6 @@ def started(engine: Engine, request: Request) -> Drafter:
     if not isinstance(drafter, Drafter):
         raise TypeError(f"start returned {drafter!r}, which isn't a Drafter")
     return drafter
-
-
-def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
-    try:
-        return drafter.propose(budget)
-    except Exception as error:  # third-party code, whose errors end their own request only
-        return error
 
 
 class Proposer(Configuration, ABC):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specdec.comparison.runs import Plan, Run
-from specdec.decoding.phases import PHASES
+from specdec.record import PHASES
 
 TEXT = (5, 6, 7, 8, 9, 10)
 

@@ -6,7 +6,7 @@ from typing import Any
 from specdec.comparison import Comparison
 from specdec.comparison.runs import Plan, Run
 from specdec.costs import Costs
-from specdec.decoding.phases import PHASES
+from specdec.record import PHASES
 
 PLAIN = "autoregressive"
 HOSTILE = {

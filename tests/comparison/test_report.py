@@ -17,7 +17,7 @@ from specdec.comparison.figures.plots import speed_ups, styles_of
 from specdec.comparison.report import identity, numerics_used, samples, verdict, write_report
 from specdec.comparison.runs import Run
 from specdec.costs import Costs
-from specdec.decoding.phases import PHASES
+from specdec.record import PHASES
 from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, PLAIN, build, letters
 from tests.support import byte_tokenizer
 

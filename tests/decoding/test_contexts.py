@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specdec import Generator, PluginError, RequestError, ToyModel
-from specdec.decoding.contexts import _MOST_PARKED, Context
+from specdec.decoding.context import Context
+from specdec.decoding.prefix_cache import _MAX_ROWS
 from specdec.record import StepRecord
 from tests.support import families
 
@@ -156,10 +157,10 @@ def test_a_row_that_cant_be_cut_back_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 def test_few_rows_wait() -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive")
-    contexts = [generator.context() for _ in range(_MOST_PARKED + 2)]
+    contexts = [generator.context() for _ in range(_MAX_ROWS + 2)]
     for context in contexts:
         generator.generate([0, 1], context=context, max_new_tokens=2)
-    assert rows_of(generator) == _MOST_PARKED
+    assert rows_of(generator) == _MAX_ROWS
     assert [bool(context.tokens) for context in contexts[:4]] == [False, False, True, True]
     generator.close()
     assert not any(context.tokens for context in contexts)

@@ -8,7 +8,7 @@ from transformers.models.gemma3n import Gemma3nForCausalLM, Gemma3nTextConfig
 
 from specdec import Generator, ToyModel
 from specdec.backends.base import Held
-from specdec.decoding.prefix_cache import _BLOCK, Prefixes
+from specdec.decoding.prefix_cache import _BLOCK, PrefixCache
 from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
@@ -121,9 +121,9 @@ def test_blocks_of_different_sizes_fill_the_bound_and_those_without_a_state_at_t
     for _ in range(2):
         with generator.open_batch(max_prefix_bytes=max_bytes) as batch:
             copied += [decode(batch, [text], max_new_tokens=2)[0][1] for text in (prompt, [*prompt, 5])]
-            max_bytes = batch.prefixes.num_bytes
+            max_bytes = batch.prefix_cache.num_bytes
             decode(batch, [random_text(random.Random(4), families.VOCAB, _BLOCK + 8)], max_new_tokens=2)
-            assert batch.prefixes.num_bytes == max_bytes
+            assert batch.prefix_cache.num_bytes == max_bytes
     assert copied == [0, 3 * _BLOCK] * 2
 
 
@@ -134,8 +134,8 @@ def test_the_least_recently_used_goes_and_the_bound_holds() -> None:
     with generator.open_batch(max_prefix_bytes=block_bytes * 6) as batch:
         for text in (*texts[:3], texts[0], texts[3]):
             decode(batch, [text], max_new_tokens=1)
-            assert batch.prefixes.num_bytes <= block_bytes * 6
-        assert len(batch.prefixes) == 6
+            assert batch.prefix_cache.num_bytes <= block_bytes * 6
+        assert batch.prefix_cache.num_bytes == block_bytes * 6
         again = [decode(batch, [text], max_new_tokens=1)[0][1] for text in (texts[0], texts[2], texts[1])]
     assert again == [2 * _BLOCK, 2 * _BLOCK, 0]
 
@@ -149,7 +149,9 @@ def test_nothing_is_kept_unless_asked_for_or_by_a_backend_that_cant() -> None:
     try:
         with generator.open_batch(max_prefix_bytes=1 << 20) as batch:
             assert [decode(batch, [prompt], max_new_tokens=2)[0][1] for _ in range(2)] == [0, 0]
-            assert len(Prefixes(target, 1 << 20)) == 0
+            cache = PrefixCache(target)
+            cache.resize(1 << 20)
+            assert cache._max_bytes == 0
     finally:
         type(target.backend).holds_prefixes = True
         target.close()
@@ -177,7 +179,7 @@ def test_more_than_the_bound_is_never_held_and_a_long_text_keeps_its_beginning()
 
     def counting(target: Target, row: CacheRow, start: int, stop: int) -> Held:
         nonlocal most
-        most = max(most, batch.prefixes.num_bytes + block_bytes)
+        most = max(most, batch.prefix_cache.num_bytes + block_bytes)
         return hold(target, row, start, stop)
 
     with pytest.MonkeyPatch.context() as patched, generator.open_batch(max_prefix_bytes=block_bytes * 4) as batch:
@@ -203,5 +205,5 @@ def test_copies_that_fail_cost_no_request(broken: str) -> None:
             patched.setattr(Target, broken, fail)
             with pytest.warns(UserWarning, match="the prefix cache is disabled"):
                 decode(batch, [other if broken == "hold" else prompt], max_new_tokens=4)
-        assert (len(batch.prefixes), batch.prefixes.num_bytes) == (0, 0)
+        assert batch.prefix_cache.num_bytes == 0
         assert decode(batch, [prompt], max_new_tokens=4) == [(expected, 0)]

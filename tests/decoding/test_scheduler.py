@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
 from specdec.backends import hf as hf_module
 from specdec.backends.hf import HFBackend
-from specdec.decoding.plan import Strategy
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.scheduler import Scheduler
+from specdec.decoding.strategy import Strategy
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from specdec.requests.generation_request import GenerationRequest as Question
@@ -348,7 +348,7 @@ def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
                ((asked, toy.request(asked)) for asked in (long(5, strategy=name) for name in STRATEGIES))}  # fmt: skip
     together = 0
     while (record := advance(scheduler)) is not None:
-        together += record.kind == "step" and len({o.request.plan.strategy.name for o in record.outcomes}) > 1
+        together += record.kind == "step" and len({o.request.strategy.name for o in record.outcomes}) > 1
     assert together
     toy.check(handles)
 

@@ -1,73 +1,17 @@
 """Whatever is reused, a strategy that reads prompts has seen each position once: now, or in what it has retained."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Generator, Nodes, Proposer, Request, ToyModel
+from specdec import Engine, Generator, Proposer, ToyModel
 from specdec.decoding.prefix_cache import _BLOCK
-from specdec.strategies import Answers, Hidden, MergedProposer, Retained, Signal, SuffixProposer
+from specdec.strategies import MergedProposer, Retained, SuffixProposer
 from tests.support.plain import decode_law
-
-STATES = Hidden((0,))  # the toy's: the layer, the token and its position
-BYTES = 100  # that the state of a position is said to take
-
-
-class Watching(Proposer):
-    """Counts what it was shown: ``seen`` collects each request's positions and tokens, with the text it ended with."""
-
-    seen: Any
-    tag: int = 0
-
-    def wants(self) -> frozenset[Signal]:
-        return frozenset({(Nodes.PROMPT, STATES), (Nodes.PATH, STATES)})
-
-    def bind(self, host: object) -> Engine:
-        return Engine(lambda request: _Watching(request, self))
-
-
-class _Watching(Drafter):
-    def __init__(self, request: Request, config: Watching) -> None:
-        super().__init__(request)
-        self.config = config
-        states = [each.state for each in request.retained]
-        assert all(tag == config.tag for tag, _ in states), "the state of another strategy"
-        known = [each for _, shown in states for each in shown][: request.num_reused]
-        assert len(known) == request.num_reused
-        # As a head's keys do, the state at a position depends on the token after it.
-        assert [after for *_, after in known] == request.tokens[1 : 1 + len(known)]
-        self.shown = [(position, token) for position, token, _ in known]
-
-    def show(self, states: torch.Tensor) -> None:
-        self.shown += [(int(position), int(token)) for _, token, position in states[:, 0].tolist()]
-
-    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
-        self.show(signals[Nodes.PROMPT, STATES].tensor())
-
-    def propose(self, budget: Budget) -> DraftTree:
-        tree = DraftTree(self.request.root)
-        tree.add_chain(0, self.request.random_tokens(3)[: budget.depth])
-        return tree
-
-    def receive(self, feedback: Feedback) -> None:
-        self.show(feedback.signals[Nodes.PATH, STATES].tensor()[: len(feedback.path)])
-
-    def retain(self, start: int, stop: int) -> Retained | None:
-        after = self.request.tokens[start + 1 : stop + 1]
-        shown = [(*each, token) for each, token in zip(self.shown[start:stop], after, strict=True)]
-        return Retained((self.config.tag, shown), BYTES * (stop - start))
-
-    def stop(self) -> None:
-        self.config.seen.append((self.shown, list(self.request.tokens), self.request.num_reused))
-
-
-def assert_each_once(seen: list[Any]) -> None:
-    for shown, text, _ in seen:
-        assert shown == list(enumerate(text))[:-1]
+from tests.support.watching import BYTES, Counting, Watching, WatchingDrafter, assert_each_once
 
 
 def random_text(rng: random.Random, most: int) -> list[int]:
@@ -170,9 +114,9 @@ def test_states_are_in_the_prefix_caches_account() -> None:
     with generator.open_batch(max_prefix_bytes=3 * room) as batch:
         for first in range(6):
             served(batch, [first % 5, first // 5] + [1] * (2 * _BLOCK))
-            assert block < batch.prefixes.num_bytes <= 3 * room
-        cached = list(batch.prefixes._blocks)
-        assert batch.prefixes.num_bytes == sum(
+            assert block < batch.prefix_cache.num_bytes <= 3 * room
+        cached = list(batch.prefix_cache._blocks.values())
+        assert batch.prefix_cache.num_bytes == sum(
             each.held.num_bytes + sum(state.num_bytes for state in each.states.values()) for each in cached
         )
     assert_each_once(seen)
@@ -197,17 +141,8 @@ def test_state_goes_with_the_model_that_it_was_made_for() -> None:
     torch.manual_seed(0)
     from tests.support import families
 
-    class Keeping(Watching):
-        def bind(self, host: object) -> Engine:
-            return Engine(lambda request: _Keeping(request, self))
-
-    class _Keeping(_Watching):
-        def show(self, states: torch.Tensor) -> None:
-            start = len(self.shown)
-            self.shown += [(start + index, self.request.tokens[start + index]) for index in range(len(states))]
-
     seen, model = list[Any](), families.make(*families.TREES["llama"])
-    generator = Generator(model, proposer=Keeping(seen=seen))
+    generator = Generator(model, proposer=Counting(seen=seen))
     with generator.context() as context:
         text = [5, 9, 2, 7, 1, 8]
         text += generator.generate(text, max_new_tokens=6, context=context).token_ids
@@ -223,7 +158,7 @@ class Failing(Watching):
         return Engine(lambda request: _Failing(request, self))
 
 
-class _Failing(_Watching):
+class _Failing(WatchingDrafter):
     def retain(self, start: int, stop: int) -> Retained | None:
         raise ZeroDivisionError("by nought")
 
@@ -235,4 +170,5 @@ def test_a_drafter_that_fails_to_retain_is_named_and_the_text_stands() -> None:
         with pytest.warns(UserWarning, match="proposer Failing failed with ZeroDivisionError: by nought"):
             result = generator.generate([1, 2, 3], max_new_tokens=6, context=context)
         assert list(result.token_ids) == decode_law(model.probs, [1, 2, 3], 6, None)
-        assert context.retained is None
+        assert context.row is not None
+        assert not context.states

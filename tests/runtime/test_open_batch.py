@@ -4,6 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from specdec import Engine, Generator, RequestError, ToyModel
 from specdec.backends.toy import ToyBackend
 from specdec.costs import NOMINAL_COSTS, Costs
 from specdec.decoding.request_state import RequestState as Handle
+from specdec.decoding.turn import MAX_NODES
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from specdec.runtime.open_batch import OpenBatch
@@ -123,25 +125,32 @@ def test_guests_beside_others_draft_no_more_than_costs_half_a_pass(monkeypatch: 
     assert widest[2, False] == 40, "alone, a guest delays nobody"
 
 
+def limit_of(batch: OpenBatch, guest: Handle) -> int:
+    """The most nodes of a guest's draft in a pass of its own."""
+    turn: Any = SimpleNamespace(request=guest, max_nodes=MAX_NODES)
+    batch.limit_drafts([turn])
+    return int(turn.max_nodes)
+
+
 def test_guests_draft_less_while_drafting_takes_longer_than_passes() -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive")
     slow, fast = (StepRecord("step", (), seconds={"propose": each, "forward": 1.0}) for each in (1.1, 0.9))
     with generator.open_batch(max_guest_size=8.0) as batch:
         (guest,) = batch.add([3], proposer="jacobi:n=60", max_new_tokens=60)
         assert isinstance(guest, Handle)
-        (most,) = batch.max_nodes([guest]).values()
+        most = limit_of(batch, guest)
         for _ in range(3):
             batch.limit_host_time(slow)
-        assert batch.max_nodes([guest]) == {guest: most // 8}
+        assert limit_of(batch, guest) == most // 8
         for _ in range(9):
             batch.limit_host_time(slow)
-        assert batch.max_nodes([guest]) == {guest: 0}
+        assert limit_of(batch, guest) == 0
         batch.advance()
         assert batch.advance() is not None
         assert len(guest.new_tokens) == 2, "it decodes all the same"
         for _ in range(40):
             batch.limit_host_time(fast)
-        assert batch.max_nodes([guest]) == {guest: most}
+        assert limit_of(batch, guest) == most
 
 
 def wide(request: Request, budget: Budget) -> DraftTree:

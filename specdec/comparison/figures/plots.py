@@ -23,7 +23,7 @@ from specdec.comparison.figures.axes import (
 from specdec.comparison.results import Comparison
 from specdec.comparison.rows import Row
 from specdec.costs import Costs
-from specdec.decoding.phases import PHASES
+from specdec.record import PHASES
 
 _PHASE_COLOURS = (
     "#00224E",
