@@ -198,7 +198,7 @@ class OpenBatch(Scheduler):
             outcome,
             binding.tokenizer,
             numerics=binding.numerics,
-            lossless=rule.lossless and not binding.weights.lossy and not binding.target.backend.lossy,
+            lossless=rule.lossless and not binding.weights.lossy and not binding.target.examination.lossy,
             notes=(*binding.take_notes(), *request.notes) if outcome.finish_reason else (),
         )
 
