@@ -78,12 +78,14 @@ class Examination:
     Attributes:
         reason: why the model supports chains only, or no drafts, or "".
         inexact: why the bits of logits depend on the rest of the pass, or "".
+        lossy: why options make the backend compute another model than the given one, or "".
         noise: the largest difference of a logit between plain steps and other passes; None if it wasn't measured yet.
         key: as text, all that findings about the passes depend on besides the model.
     """
 
     reason: str = ""
     inexact: str = ""
+    lossy: str = ""
     noise: float | None = None
     key: str = ""
 
@@ -103,28 +105,25 @@ class Backend(ABC):
 
     Attributes:
         Options: the class of the options.
-        copies_weights: True if passes use a copy of the weights, made at load.
         version: of the plug-in and its engine; "" for specdec's own backends. Probes' findings are cached by version.
         shapes: the facts that layouts and drafts depend on; set by ``load``.
         examination: what ``load`` knows about the passes without running any.
-        lossy: why options make it compute another model than the given one, or "".
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
-        runs_layers: True if passes call the model's own layers, whose weights may then be packed.
-        holds_prefixes: True if the backend supports ``hold`` and ``put``.
+        runs_layers: True if passes call the model's own layers, whose weights may then be packed; False if they use a
+            copy of the weights, made at load.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
+        holds_prefixes: True if the backend supports ``hold`` and ``put``.
     """
 
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     version: ClassVar[str] = ""
     runs_layers: ClassVar[bool] = False
-    copies_weights: ClassVar[bool] = False
     is_preferred: ClassVar[bool] = False
 
     holds_prefixes: bool = False
     shapes: Shapes
     examination: Examination = Examination()
-    lossy: str = ""
     costs: Costs | None = None
     is_warm: bool = True
 

@@ -89,7 +89,7 @@ def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
     if compiler.bit_exact and not passes.shapes.takes_trees:
         no_trees = f"exact attention verifies trees, and this model takes chains only ({passes.reason})"
         inexact = compiler.refuses(model.device, model.dtype) or no_trees
-    found = Examination(passes.reason, inexact or tested.deviation.inexact, tested.deviation.noise)
+    found = Examination(passes.reason, inexact or tested.deviation.inexact, noise=tested.deviation.noise)
     return backend, found
 
 

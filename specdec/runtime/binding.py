@@ -155,7 +155,7 @@ class Binding:
         rule, choice = self.choice.verifier, self.choice
         parts = [
             (f"with weights={choice.weights!r} {remedy}", self.weights.lossy),
-            (f"with backend={choice.backend!r} {remedy}", self.target.backend.lossy),
+            (f"with backend={choice.backend!r} {remedy}", self.target.examination.lossy),
         ]
         lossy = [f"{type(rule).__name__} is lossy: {remedy}"] if not rule.lossless else []
         return lossy + [f"{warning}: {why}" for warning, why in parts if why]
@@ -215,7 +215,7 @@ class Binding:
         model, tokenizer, choice = attempt.loaded.model, attempt.loaded.tokenizer, self.choice
         with ExitStack() as failing:
             failing.callback(target.close)
-            copied = fingerprint_of(model) if attempt.backend.cls.copies_weights else None
+            copied = None if attempt.backend.cls.runs_layers else fingerprint_of(model)
             check_tokenizer(tokenizer, target.shapes.vocab_size)
             state = state_of(model), state_of_tokenizer(tokenizer)
             strategies = Strategies(self._host(model, tokenizer, target), choice.proposer)

@@ -199,7 +199,7 @@ class OpenBatch(Scheduler):
             request,
             binding.tokenizer,
             numerics=binding.numerics,
-            lossless=request.verifier.lossless and not binding.weights.lossy and not binding.target.backend.lossy,
+            lossless=request.verifier.lossless and not binding.weights.lossy and not binding.target.examination.lossy,
             notes=(*binding.take_notes(), *request.notes),
         )
 

@@ -24,7 +24,7 @@ from specdec import (
     compare,
     hookimpl,
 )
-from specdec.backends.base import BackendOptions
+from specdec.backends.base import BackendOptions, Examination
 from specdec.backends.toy import ToyBackend
 from specdec.comparison.tune import Tuner
 from specdec.masks.dense import DenseCompiler
@@ -322,7 +322,7 @@ def test_options_of_a_backend_that_can_not_be_honoured_are_refused(
 
 def test_a_backend_that_computes_another_model_says_so(engine: type[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     assert Generator(ToyModel.random(), backend="engine").generate([1], max_new_tokens=2).lossless
-    monkeypatch.setattr(engine, "lossy", "weights are rounded", raising=False)
+    monkeypatch.setattr(engine, "examination", Examination(lossy="weights are rounded"))
     with pytest.warns(UserWarning, match="backend='engine' the text is not what .* would write: weights are rounded"):
         generator = Generator(ToyModel.random(), backend="engine")
     assert not generator.generate([1], max_new_tokens=2).lossless

@@ -38,7 +38,7 @@ def refused(generator, **options):
 torch.set_num_threads(2)
 generator = Generator(families.make(*families.TREES["llama"]), proposer="jacobi")
 own = text()
-HFBackend.copies_weights = True
+HFBackend.runs_layers = False
 copying = Generator(generator.model, proposer="autoregressive")
 from torch.utils.data import DataLoader
 loader = DataLoader(Texts(), batch_size=None, num_workers=1, multiprocessing_context="fork", timeout=30)

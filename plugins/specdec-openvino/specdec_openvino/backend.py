@@ -55,7 +55,6 @@ class OpenVINOBackend(Backend):
 
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
     version: ClassVar[str] = f"{metadata.version('specdec-openvino')} on OpenVINO {ov.__version__}"
-    copies_weights: ClassVar[bool] = True
     is_preferred: ClassVar[bool] = True
 
     def __init__(self, engine: ModelEngine, is_exact: bool) -> None:
@@ -71,8 +70,8 @@ class OpenVINOBackend(Backend):
             takes_trees=engine.shapes.takes_trees and not is_exact,
             padding=padding,
         )
-        self.lossy = engine.options.lossy(engine.shapes.dtype)
-        self.examination = Examination(inexact="" if is_exact else _ROUNDS)
+        lossy = engine.options.lossy(engine.shapes.dtype)
+        self.examination = Examination(inexact="" if is_exact else _ROUNDS, lossy=lossy)
         self._blocks = engine.compiled(frozenset()).blocks()
         self._passes = engine.passes(frozenset(), self._blocks, self._filling)
         self._first = 0
