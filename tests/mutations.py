@@ -599,12 +599,6 @@ MUTATIONS = (
         ("tests/backends/test_layer_states.py::test_layers_are_given_copies_which_their_code_may_change",),
     ),
     Mutation(
-        "a scan of a draft that starts from an empty state",
-        "specdec/backends/wide_passes.py",
-        (("return self.states.pop(0)", "self.states.pop(0)"),),
-        (f"{STATES}::{KEPT}[mamba]",),
-    ),
-    Mutation(
         "time steps of drafts that are limited like those of a prompt",
         "specdec/backends/wide_passes.py",
         (("if not is_prompt and self.limited:", "if False:"),),

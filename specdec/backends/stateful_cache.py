@@ -5,9 +5,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import Any
-
-import torch
 
 from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
@@ -61,7 +58,7 @@ class StatefulCache(RaggedCache):
         self.layers = [own.get(number) or self._layer(kind, num_states) for number, kind in enumerate(kinds)]
         self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._wide = wide
-        self._is_prompt = self._continues_scan = self._finds_each = False  # of the pass being run, as are the following
+        self._is_prompt = self._finds_each = False  # of the pass being run, as is the following
         self._width = 0
         self._has_room = True  # for the states after each token of the step's short passes
         self._rows: list[RowStates] = []
@@ -153,7 +150,6 @@ class StatefulCache(RaggedCache):
             rows = [each.before.layers[number] for each in readings if each.before.layers]
             layer.enter(rows, width if self._finds_each else 0)
         self._is_prompt, self._width = readings[0].is_prompt, width
-        self._continues_scan = bool(readings[0].before.length) and width > 1
         yield parts
         after = [layer.leave() for layer in self._state_layers]
         is_cuttable = all(state.is_cuttable for states in after for state in states)
@@ -178,17 +174,6 @@ class StatefulCache(RaggedCache):
 
     def pass_context(self) -> AbstractContextManager[None]:
         return self._wide.prepared(self._is_prompt, self._width, self._finds_each)
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        state: torch.Tensor | None = super().get_recurrent_state(layer_idx, state_idx)
-        if state is not None and self._continues_scan:
-            self._wide.scan_from(state)
-        return state
-
-    def update_recurrent_state(self, recurrent_states: torch.Tensor, *args: Any, **others: Any) -> torch.Tensor:
-        self._wide.check()
-        states: torch.Tensor = super().update_recurrent_state(recurrent_states, *args, **others)
-        return states
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         assert list(path) == [*range(len(path))], "a model with states is given chains"

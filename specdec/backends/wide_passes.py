@@ -1,15 +1,12 @@
 """Passes over several tokens that compute what passes over one token compute, for recurrent layers whose code differs.
 
-Two differences are known in transformers' code:
+Layers with a ``time_step_limit`` (Nemotron-H, Zamba 2) apply it in wide passes only. So ``generate`` limits the time
+steps of the prompt and not those of generated tokens, and so do the passes here.
 
-- Mamba, Falcon-Mamba, Jamba and Zamba start the scan of a wide pass from ``torch.zeros`` instead of the cached state.
-- Layers with a ``time_step_limit`` (Nemotron-H, Zamba 2) apply it in wide passes only. So ``generate`` limits the time
-  steps of the prompt and not those of generated tokens, and so do the passes here.
-
-And one makes them slow: without kernels, Mamba-2's scan pads each pass to its ``chunk_size``, often 256, although
-chunks of any size give the same states. On a CPU, a pass is cut into chunks of equal size instead, of 32 tokens or
-fewer, which need less padding and fewer products. Passes over drafts of a few tokens have a chunk for each, whose
-states the cache finds (``layer_states.after_each``): so none of their tokens is read again.
+Another difference makes them slow: without kernels, Mamba-2's scan pads each pass to its ``chunk_size``, often 256,
+although chunks of any size give the same states. On a CPU, a pass is cut into chunks of equal size instead, of 32
+tokens or fewer, which need less padding and fewer products. Passes over drafts of a few tokens have a chunk for each,
+whose states the cache finds (``layer_states.after_each``): so none of their tokens is read again.
 """
 
 import math
@@ -17,11 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from specdec.models.architecture import STARTS_EMPTY
 from specdec.models.notes import lock_of
 
 _NO_LIMIT = (0.0, math.inf)
@@ -44,9 +38,7 @@ class WidePasses:
     def __init__(self, model: PreTrainedModel, begin_only: bool = False, one_row: bool = False) -> None:
         self.limited = limited_modules(model)
         self.chunked = _chunked_modules(model)
-        self._starts_empty = model.config.get_text_config().model_type in STARTS_EMPTY
         self.begin_only, self.one_row = begin_only, one_row
-        self._start: _ScanStart | None = None
 
     @contextmanager
     def prepared(self, is_prompt: bool, num_tokens: int, is_cut: bool = False) -> Iterator[None]:
@@ -63,42 +55,7 @@ class WidePasses:
                 stack.enter_context(_in_chunks(self.chunked, math.ceil(num_tokens / num_chunks)))
             if not is_prompt and self.limited:
                 stack.enter_context(without_limits(self.limited))
-            if self._starts_empty and not self.begin_only:
-                self._start = stack.enter_context(_ScanStart())
-            try:
-                yield
-            finally:
-                self._start = None
-
-    def scan_from(self, state: torch.Tensor) -> None:
-        """Have the next scan of a wide pass start from a layer's state, ``(rows, …, channels, size)``."""
-        if self._start is not None:
-            # Zamba scans head by head.
-            self._start.states = list(state.unbind(1)) if state.ndim == 4 else [state]
-
-    def check(self) -> None:
-        """Raise RuntimeError if a layer's scan didn't start from the state that was set."""
-        if self._start is not None and self._start.states:
-            raise RuntimeError("a layer's scan doesn't start from torch.zeros, so it can't start from the cached state")
-
-
-class _ScanStart(TorchFunctionMode):
-    """Returns a state, or each of several in turn, where torch code would make zeros of its shape.
-
-    Attributes:
-        states: those that are left.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: list[torch.Tensor] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is torch.zeros and self.states and args == tuple(self.states[0].shape):
-            return self.states.pop(0)
-        return func(*args, **(kwargs or {}))
+            yield
 
 
 def limited_modules(model: PreTrainedModel) -> list[Any]:

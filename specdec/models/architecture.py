@@ -34,10 +34,13 @@ _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
 # Kinds of layers with a state, and the kind of attention in the same layer, if any.
 STATES = {"conv": "", "linear_attention": "", "hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
 RECURRENT = STATES.keys() - {"conv"}
-# Their selective scan ignores the cached state in passes over several tokens.
-STARTS_EMPTY = {"falcon_mamba", "jamba", "mamba", "zamba"}
-# A wide pass ignores the state of the convolution. The self-test might miss that: few tokens of a pass depend on it.
-READS_BEGINNINGS_ONLY = {"recurrent_gemma": "its code ignores the convolution's state in passes over several tokens"}
+# A wide pass ignores a state. The self-test might miss that of a convolution: few tokens of a pass depend on it.
+READS_BEGINNINGS_ONLY = {
+    "recurrent_gemma": "its code ignores the convolution's state in passes over several tokens",
+    **dict.fromkeys(
+        ("falcon_mamba", "jamba", "mamba", "zamba"), "its code ignores the scan's state in passes over several tokens"
+    ),
+}
 # Their layers write their states into a container of their own, which no checkpoint can be put into.
 _OWN_CONTAINERS = {
     "rwkv": "the list of tensors that its forward takes as `state`",

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
-from specdec.backends import wide_passes
+from specdec.backends import hf, wide_passes
 from specdec.backends.hf import HFBackend
 from specdec.backends.recurrent_gemma_states import RecurrentGemmaStates
 from specdec.backends.stateful_cache import StatefulCache
@@ -31,6 +31,7 @@ from tests.support.plain import decode_model
 
 TOLERANCE = 2e-4  # a recurrence rounds otherwise in a pass over several tokens; a mistake causes 0.1 and more
 ONE_OF_EACH_KIND = ["lfm2", "qwen3_next", "granitemoehybrid", "falcon_h1", "mamba2"]
+SCANS = ["mamba", "falcon_mamba", "jamba", "zamba"]  # which start empty in passes over several tokens
 STRATEGIES = ["prompt_lookup:num_tokens=6", "lookahead:N=3,W=3,G=3", "jacobi:n=4", "auto"]
 compiler = DenseCompiler()
 
@@ -187,12 +188,10 @@ def test_exact_numerics_are_refused_with_the_reason() -> None:
 
 
 def stepwise_models() -> list[tuple[str, PreTrainedModel]]:
-    """Models whose later tokens each have a pass of their own: by their code, and because no scan can be seeded."""
-    config_class, arguments = families.STATES["mamba"]
-    return [
-        ("recurrent_gemma", families.make(*families.RECURRENT_GEMMA)),
-        ("mamba", families.make(config_class, {**arguments, "state_size": 4})),
-    ]
+    """Models whose later tokens each have a pass of their own, by their code."""
+    scans = {name: {**families.STATES, **families.MORE_STATES}[name] for name in SCANS}
+    made_of = {"recurrent_gemma": families.RECURRENT_GEMMA, **scans}
+    return [(name, families.make(*arguments)) for name, arguments in made_of.items()]
 
 
 def without_a_cache(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
@@ -203,8 +202,7 @@ def without_a_cache(model: PreTrainedModel, prompt: list[int], num_tokens: int) 
 
 
 @pytest.mark.usefixtures("no_findings")
-def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_passes, "STARTS_EMPTY", frozenset())
+def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts() -> None:
     for name, model in stepwise_models():
         generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
         fed, prompts = counted(model), texts(3)
@@ -213,9 +211,20 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(monk
         assert fed.count(2) + fed.count(1) == 2 * 11  # of two rows, and then of the third
         for prompt, result in zip(prompts, results, strict=True):
             assert list(result.token_ids) == without_a_cache(model, prompt, 12)
-        assert any("decoded without drafts: its linear_attention layers keep a state" in n for n in results[0].notes)
+        (note,) = (note for note in results[0].notes if "decoded without drafts: " in note)
+        assert "layers keep a state of one text, and its code ignores the " in note, name
         kept, fresh = (Generator(model, proposer="prompt_lookup") for _ in range(2))
         assert conversations(kept, fresh, families.VOCAB, 1) > 0
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_the_self_test_finds_scans_that_start_empty(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf, "READS_BEGINNINGS_ONLY", {})
+    model = families.make(*{**families.STATES, **families.MORE_STATES}[name])
+    generator, prompt = Generator(model, proposer="prompt_lookup"), texts(1)[0]
+    assert not generator.shapes.takes_drafts
+    result = generator.generate(prompt, max_new_tokens=12, eos_token_id=())
+    assert list(result.token_ids) == without_a_cache(model, prompt, 12)
 
 
 def test_states_that_the_model_holds_itself_are_one_threads_during_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,17 +278,6 @@ def test_a_model_without_drafts_is_timed_on_single_tokens() -> None:
     assert costs.sizes == (1, 4)
     assert costs.at(4) == 4 * costs.at(1)
     assert fed[1:] == [1] * len(fed[1:])
-
-
-def test_a_scan_that_does_not_start_from_zeros_is_noticed() -> None:
-    wide = wide_passes.WidePasses(made("mamba"))
-    with wide.prepared(is_prompt=False, num_tokens=2):
-        wide.scan_from(torch.ones(1, 64, 8))
-        with pytest.raises(RuntimeError, match="can't start from the cached state"):
-            wide.check()
-        assert torch.zeros(1, 64, 8).sum() == 512
-        wide.check()
-        assert torch.zeros(1, 64, 8).sum() == 0
 
 
 def test_a_short_pass_has_short_chunks_of_a_scan_and_the_same_states() -> None:
