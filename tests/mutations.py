@@ -257,7 +257,7 @@ MUTATIONS = (
     Mutation(
         "paths kept in the first rows, whichever the pass was of",
         "specdec/backends/hf.py",
-        (("enumerate(paths, self._first)", "enumerate(paths)"),),
+        (("zip(self._kept, paths, strict=True)", "enumerate(paths)"),),
         (ROWS,),
     ),
     Mutation(

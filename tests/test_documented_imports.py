@@ -36,6 +36,7 @@ INNER = {
 # Inner parts that a law or a test of a plug-in is about.
 TESTED = {
     "specdec.decoding.prefix_cache",
+    "specdec.decoding.request_state",
     "specdec.decoding.signals",
     "specdec.heads.drafting",
     "specdec.heads.pair_cache",

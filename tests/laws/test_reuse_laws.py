@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Generator, Proposer, ToyModel
-from specdec.decoding import prefix_cache
-from specdec.decoding.context import Context
+from specdec.decoding import Context
 from specdec.decoding.request_state import RequestState
-from specdec.runtime.open_batch import OpenBatch
-from specdec.strategies.autoregressive import AutoregressiveProposer
-from specdec.strategies.prompt_lookup import PromptLookupProposer
+from specdec.runtime import OpenBatch
+from specdec.strategies import AutoregressiveProposer, PromptLookupProposer
 from tests.support import families
 from tests.support.plain import decode_law
 from tests.support.watching import Counting, Watching
@@ -159,7 +157,7 @@ def assert_shown_in_order(seen: Sequence[Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "_BLOCK", BLOCK)
+    monkeypatch.setattr("specdec.decoding.prefix_cache._BLOCK", BLOCK)
 
 
 @pytest.mark.parametrize("copies", [True, False], ids=["blocks and rows", "rows alone"])
