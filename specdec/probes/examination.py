@@ -18,7 +18,6 @@ from specdec.layout import Compiler
 from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
 from specdec.models.notes import lock_of
-from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import recalled
 from specdec.probes.products import Products, probe_products
 from specdec.probes.selftest import SelfTestResult, probe
@@ -26,6 +25,10 @@ from specdec.probes.walk import RAGGED
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
+_NEEDED = (
+    "specdec needs a causal model that takes token ids alone, at positions from 0 on; an encoder may be loaded with "
+    "is_decoder=True"
+)
 Loaded = TypeVar("Loaded", bound=Backend)
 
 
@@ -142,5 +145,5 @@ def _try_out(backend: HFBackend) -> SelfTestResult:
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:
     both = with_trees if with_chains == with_trees else f"with trees, {with_trees}; with chains, {with_chains}"
     with lock_of(model):
-        why = why_no_decoder(model) or "; ".join(filter(None, [both, products_of(model).inexact]))
-    return f"{name_of(model)} can't be decoded losslessly: {why}"
+        why = "; ".join(filter(None, [both, products_of(model).inexact]))
+    return f"{name_of(model)} can't be decoded losslessly: {why.rstrip('.')}; {_NEEDED}"

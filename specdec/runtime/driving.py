@@ -1,7 +1,7 @@
 """Drives a model, exactly if possible: tries weight layouts and mask compilers until one is suitable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.models.independent_rows import has_kernels
 from specdec.numerics import Mode, Numerics
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
-from specdec.probes.experts import remedy
 from specdec.probes.findings import recalled
 from specdec.probes.walk import walk
 from specdec.runtime.lease import WeightsLease
@@ -118,13 +117,13 @@ def drive_with(load: Load, model: Any, compiler: Compiler) -> tuple[Target, Nume
     """Load a model for one compiler, and probe its numerics."""
     target = Target(load(compiler), compiler)
     try:
-        return target, _probed(load, model, target)
+        return target, _probed(model, target)
     except BaseException:  # Ctrl-C too
         target.close()
         raise
 
 
-def _probed(load: Load, model: Any, target: Target) -> Numerics:
+def _probed(model: Any, target: Target) -> Numerics:
     backend, compiler = target.backend, target.compiler
     inexact, deviation = backend.inexact, backend.deviation
     question = _key_of(target)
@@ -135,20 +134,21 @@ def _probed(load: Load, model: Any, target: Target) -> Numerics:
             inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
     if deviation.where and not inexact:
         inexact = f"logits in {deviation.where} have other bits than in plain steps"
-        if compiler.bit_exact:
-            inexact += recalled(
-                model, f"remedy {question}", str, lambda: remedy(model, lambda: _is_exact(load, compiler))
-            )
+        if compiler.bit_exact and backend.runs_layers:
+            inexact += _hint_for_experts(model)
     if compiler.bit_exact:
         return Numerics("exact", inexact, deviation.noise)
     return Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
 
 
-def _is_exact(load: Load, compiler: Compiler) -> bool:
-    """Return True if the model has the same bits in every pass; it is loaded again, as backends may retain graphs."""
-    backend = load(compiler)
-    with closing(Target(backend, compiler)) as target:
-        return not backend.inexact and not (backend.deviation or walk(target).deviation()).where
+def _hint_for_experts(model: Any) -> str:
+    """Return what may make a mixture of experts bit-exact, as the end of a message; "" for other models.
+
+    Grouped products pass each expert the rows that chose it, often so few that libraries compute them in another way.
+    """
+    implementations = model.get_experts_implementation() if hasattr(model, "get_experts_implementation") else {}
+    is_grouped = "grouped_mm" in implementations.values()
+    return "; model.set_experts_implementation('batched_mm') may help" if is_grouped else ""
 
 
 def costs_of(target: Target, model: Any) -> Costs:

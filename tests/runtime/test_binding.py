@@ -11,10 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Engine, Generator, ModelError, PluginError
 from specdec.backends.hf import HFBackend
-from specdec.masks.exact.compiler import ExactCompiler
-from specdec.probes.examination import examine
 from specdec.runtime import binding
-from specdec.runtime.driving import _is_exact
 from specdec.weights.packing import packed_weights
 from tests.support import families
 from tests.support.scripted import Scripted
@@ -120,12 +117,6 @@ def test_a_generator_that_cannot_be_made_leaves_no_backend(journal: Journal, mon
 
 def interrupted(*given: object) -> Any:
     raise KeyboardInterrupt
-
-
-def test_what_is_tried_in_search_of_a_remedy_is_closed(journal: Journal) -> None:
-    model = llama()
-    assert _is_exact(lambda compiler: examine(HFBackend.load(model, compiler)), ExactCompiler())
-    assert not journal.open
 
 
 class Noting(Engine):

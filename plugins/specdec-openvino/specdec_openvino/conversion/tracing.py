@@ -24,7 +24,6 @@ from specdec.models.architecture import name_of, shapes_of
 from specdec.models.attention_switch import why_fixed
 from specdec.models.gradients import without_autocast
 from specdec.models.notes import lock_of
-from specdec.probes.experts import batched_experts
 from specdec.weights.packing import packed_weights, unpack
 from specdec_openvino.conversion import attention
 from specdec_openvino.conversion.attention import ROWS, LayerShape, Tracing
@@ -156,6 +155,17 @@ def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
 
 
 @contextmanager
+def _batched_experts(model: PreTrainedModel) -> Iterator[None]:
+    """Temporarily use batched products for experts, which need no loop over them."""
+    before = model.get_experts_implementation()
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
+
+
+@contextmanager
 def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
     """Temporarily set the tracing's attention and loop-free experts, and silence warnings."""
     attention.register(tracing)
@@ -167,7 +177,7 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
     try:
         for weight in trained:  # torch makes constants only of parameters without gradients
             weight.requires_grad_(False)
-        with warnings.catch_warnings(), batched_experts(model):
+        with warnings.catch_warnings(), _batched_experts(model):
             warnings.simplefilter("ignore")  # tracing is deprecated, and warns that each condition becomes fixed
             yield
     finally:
