@@ -18,7 +18,6 @@ from specdec.layout import Compiler
 from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
 from specdec.models.notes import lock_of
-from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import recalled
 from specdec.probes.products import Products, probe_products
 from specdec.probes.selftest import SelfTestResult, probe
@@ -26,6 +25,10 @@ from specdec.probes.walk import RAGGED, walk
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
+_NEEDED = (
+    "specdec needs a causal model that takes token ids alone, at positions from 0 on; an encoder may be loaded with "
+    "is_decoder=True"
+)
 
 
 def examine(
@@ -89,8 +92,19 @@ def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
     if compiler.bit_exact and not passes.shapes.takes_trees:
         no_trees = f"exact attention verifies trees, and this model takes chains only ({passes.reason})"
         inexact = compiler.refuses(model.device, model.dtype) or no_trees
+    if compiler.bit_exact and not inexact and tested.deviation.inexact:
+        inexact = tested.deviation.inexact + _hint_for_experts(model)
     found = Examination(passes.reason, inexact or tested.deviation.inexact, noise=tested.deviation.noise)
     return backend, found
+
+
+def _hint_for_experts(model: PreTrainedModel) -> str:
+    """Return what may make a mixture of experts bit-exact, as the end of a message; "" for other models.
+
+    Grouped products pass each expert the rows that chose it, often so few that libraries compute them in another way.
+    """
+    is_grouped = "grouped_mm" in model.get_experts_implementation().values()
+    return "; model.set_experts_implementation('batched_mm') may help" if is_grouped else ""
 
 
 def passes_to_test(backend: HFBackend) -> tuple[SupportedPasses, str]:
@@ -165,5 +179,5 @@ def _self_test(backend: HFBackend) -> SelfTestResult:
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:
     both = with_trees if with_chains == with_trees else f"with trees, {with_trees}; with chains, {with_chains}"
     with lock_of(model):
-        why = why_no_decoder(model) or "; ".join(filter(None, [both, products_of(model).inexact]))
-    return f"{name_of(model)} can't be decoded losslessly: {why}"
+        why = "; ".join(filter(None, [both, products_of(model).inexact]))
+    return f"{name_of(model)} can't be decoded losslessly: {why.rstrip('.')}; {_NEEDED}"

@@ -139,5 +139,7 @@ def test_weights_elsewhere(families: ModuleType) -> None:
 
 def test_windows_that_only_a_mask_has(families: ModuleType) -> None:
     model = families.make("PhimoeConfig", {**families.SMALL, "sliding_window": 20, "num_local_experts": 2})
+    experts = model.get_experts_implementation()
     with pytest.raises(ModelError, match="its windows are made by its own masks"):
         Generator(model, backend="openvino")
+    assert model.get_experts_implementation() == experts != {"": "batched_mm"}, "batched only while it was traced"
