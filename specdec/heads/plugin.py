@@ -4,24 +4,18 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 from specdec.heads.local_heads import head_of
-from specdec.heads.strategies.eagle import EagleProposer
-from specdec.heads.strategies.eagle3 import Eagle3Proposer
-from specdec.heads.strategies.medusa import MedusaProposer
-from specdec.heads.strategies.mtp import MtpProposer
-from specdec.heads.strategies.p_eagle import PEagleProposer
 from specdec.plugins.hookspecs import hookimpl
-from specdec.strategies.base import Proposer
 from specdec.strategies.local_source import LocalSource
 
 
 @hookimpl
-def specdec_proposers() -> Mapping[str, type[Proposer]]:
+def specdec_proposers() -> Mapping[str, str]:
     return {
-        "eagle": EagleProposer,
-        "eagle3": Eagle3Proposer,
-        "medusa": MedusaProposer,
-        "mtp": MtpProposer,
-        "p_eagle": PEagleProposer,
+        "eagle": "specdec.heads.strategies.eagle:EagleProposer",
+        "eagle3": "specdec.heads.strategies.eagle3:Eagle3Proposer",
+        "medusa": "specdec.heads.strategies.medusa:MedusaProposer",
+        "mtp": "specdec.heads.strategies.mtp:MtpProposer",
+        "p_eagle": "specdec.heads.strategies.p_eagle:PEagleProposer",
     }
 
 
@@ -31,6 +25,8 @@ def specdec_local_sources(model: object) -> Sequence[LocalSource]:
     folder = head_of(model)
     if folder is None:
         return []
+    from specdec.heads.strategies.eagle3 import Eagle3Proposer
+
     trained = date.fromtimestamp((folder / "config.json").stat().st_mtime)
     described = f"the head trained for this model on {trained}: {folder}"
     return [LocalSource(Eagle3Proposer(head=folder), "a trained head", described)]

@@ -1,4 +1,7 @@
-"""The hooks by which plug-ins offer implementations: one per contract, which returns a mapping of name to class."""
+"""The hooks by which plug-ins offer implementations: one per contract, which returns a mapping of name to class.
+
+In place of a class, a mapping may have where it is imported from, ``"module:Class"``, which is done at its first use.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,22 +21,22 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def specdec_proposers() -> Mapping[str, type[Proposer]]:  # type: ignore[empty-body]  # pluggy calls implementations
+def specdec_proposers() -> Mapping[str, type[Proposer] | str]:  # type: ignore[empty-body]  # pluggy calls implementations
     """Strategies by name."""
 
 
 @hookspec
-def specdec_verifiers() -> Mapping[str, type[Verifier]]:  # type: ignore[empty-body]  # as above
+def specdec_verifiers() -> Mapping[str, type[Verifier] | str]:  # type: ignore[empty-body]  # as above
     """Acceptance rules by name."""
 
 
 @hookspec
-def specdec_masks() -> Mapping[str, type[MaskCompiler]]:  # type: ignore[empty-body]  # as above
+def specdec_masks() -> Mapping[str, type[MaskCompiler] | str]:  # type: ignore[empty-body]  # as above
     """Mask compilers by name."""
 
 
 @hookspec
-def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-body]  # as above
+def specdec_backends() -> Mapping[str, type[Backend] | str]:  # type: ignore[empty-body]  # as above
     """Backends by name.
 
     For a model object, ``backend="auto"`` selects the first that accepts it; for a model given by name, the first
@@ -42,12 +45,12 @@ def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-bod
 
 
 @hookspec
-def specdec_constraints() -> Mapping[str, type[Constraint]]:  # type: ignore[empty-body]  # as above
+def specdec_constraints() -> Mapping[str, type[Constraint] | str]:  # type: ignore[empty-body]  # as above
     """Constraints on text by name."""
 
 
 @hookspec
-def specdec_kernels() -> Mapping[str, type[Kernel]]:  # type: ignore[empty-body]  # as above
+def specdec_kernels() -> Mapping[str, type[Kernel] | str]:  # type: ignore[empty-body]  # as above
     """Kernels for packed weights by name; ``weights="auto"`` takes the fastest that isn't lossy."""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from pkgutil import resolve_name
 from typing import Any, Self
 
 import pluggy
@@ -25,12 +26,27 @@ from specdec.weights.base import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One implementation: its kind, name, class and distribution."""
+    """One implementation: its kind and name, its class or where that is imported from, and its distribution."""
 
     kind: str
     name: str
-    cls: type
+    offered: type | str
     distribution: str
+
+    @property
+    def cls(self) -> type:
+        """The class, which is imported at first use if its place was offered.
+
+        Raises:
+            PluginError: if a class that is imported now doesn't implement its contract.
+        """
+        if isinstance(self.offered, type):
+            return self.offered
+        found = resolve_name(self.offered)
+        if fault := fault_of(found, self.kind):
+            raise PluginError(f"plug-in {self.full_name}: {fault}")
+        assert isinstance(found, type), "checked"
+        return found
 
     @property
     def full_name(self) -> str:
@@ -102,16 +118,16 @@ class Registry:
 
     def _offered(self, manager: pluggy.PluginManager, kind: str, distribution: str) -> list[Plugin]:
         return [
-            self._checked(Plugin(kind, name, cls, distribution))
+            self._checked(Plugin(kind, name, each, distribution))
             for offered in getattr(manager.hook, f"specdec_{kind}")()
-            for name, cls in _items(offered, kind, distribution)
+            for name, each in _items(offered, kind, distribution)
         ]
 
     def _checked(self, plugin: Plugin) -> Plugin:
         where = f"plug-in {plugin.distribution}, hook specdec_{plugin.kind}, name {plugin.name!r}"
         if not isinstance(plugin.name, str) or not NAME.fullmatch(plugin.name):
             raise PluginError(f"{where}: a name is a string of letters, digits, '_', '-' and '.'")
-        if fault := fault_of(plugin.cls, plugin.kind):
+        if not isinstance(plugin.offered, str) and (fault := fault_of(plugin.offered, plugin.kind)):
             raise PluginError(f"{where}: {fault}")
         if plugin.full_name in [other.full_name for other in self._plugins if other.kind == plugin.kind]:
             raise PluginError(f"{where}: another entry point of {plugin.distribution} offers it: rename one")
@@ -245,7 +261,7 @@ def _distribution(entry_point: EntryPoint) -> str:
     return entry_point.dist.name if entry_point.dist is not None else entry_point.value
 
 
-def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, type]]:
+def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, type | str]]:
     if not isinstance(offered, Mapping):
         raise PluginError(
             f"plug-in {distribution}, hook specdec_{kind}: it returned {offered!r}, not a mapping of name to class"
