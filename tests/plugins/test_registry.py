@@ -576,7 +576,7 @@ def test_backends_of_the_package_itself_that_can_not_be_imported_raise(monkeypat
     registry = installed(monkeypatch)
     monkeypatch.setitem(sys.modules, "specdec.backends.hf", None)
     with pytest.raises(ImportError, match=r"specdec\.backends\.hf"):
-        registry.of_kind("backends")
+        registry.find("backends", "hf")
 
 
 def test_a_generator_works_beside_a_broken_third_party(monkeypatch: pytest.MonkeyPatch) -> None:
