@@ -190,15 +190,17 @@ class StepCosts(CostModel):
         predicted, times = self._predicted(num_rows), self._times[num_rows]
         if not (costs := times.costs()):
             return predicted
-        plain = self._filled(num_rows, 1)
-        of_nothing = costs.pop(plain, 1.0)  # a search that found no draft; where passes are filled up, a draft too
-        sizes = sorted({plain, *costs})
+        of_nothing = costs.pop(1, 1.0)  # a search that found no draft, unless its pass is filled up
+        # Where passes are filled up, a plain step may be as large as a drafted one, which then costs what was seen.
+        known = {self._filled(num_rows, 1): 1.0, **costs}
+        sizes = sorted(known)
         # No pass takes longer than one of more nodes: a smaller one that seemed to was delayed.
-        least = np.minimum.accumulate([{plain: 1.0, **costs}[size] for size in reversed(sizes)])[::-1]
+        least = np.minimum.accumulate([known[size] for size in reversed(sizes)])[::-1]
         filled = np.array([self._filled(num_rows, size) for size in range(1, self._max_size + 1)])
         largest = self._measured.at(num_rows * sizes[-1])
         beyond = [max(1.0, self._measured.at(num_rows * width) / largest) for width in filled]
         seen: np.ndarray = np.maximum(of_nothing, np.interp(filled, sizes, least) * beyond)
+        seen[0] = of_nothing
         return seen
 
     def _predicted(self, num_rows: int) -> np.ndarray:

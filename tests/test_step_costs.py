@@ -55,6 +55,14 @@ def test_sizes_that_are_filled_up_to_the_same_are_learnt_together() -> None:
     assert model.table(1).costs[2:6] == pytest.approx([3.0] * 4)
 
 
+def test_a_draft_that_is_filled_up_like_a_plain_step_costs_what_it_took_longer() -> None:
+    """A plain pass may be fed alone nevertheless, which is faster."""
+    model = StepCosts(Costs((5, 9), (1.0, 2.0), 1.0, padding=Padding((5, 9))), 8)
+    for width in (1, 3, 3, 1):
+        learn(model, 1, width, 1.0 if width == 1 else 1.2)
+    assert model.table(1).costs[1:6] == pytest.approx([1.0, 1.2, 1.2, 1.2, 1.2])
+
+
 def test_a_step_of_several_rows_that_takes_longer_is_more_expensive_for_them_alone() -> None:
     steps = Steps()
     steps.take(4, 1, 5.0, times=5)
