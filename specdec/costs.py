@@ -1,4 +1,4 @@
-"""What steps cost: c(T) as it is measured at load, and the models of costs that learn from the time of steps.
+"""The costs of steps: c(T) as it is measured at load, and models of costs that learn from the time of steps.
 
 Costs are in plain steps of as many rows. Drafts grow in *rounds*, each of which adds nodes to the pass; the size of a
 step is one more than its rounds. An engine whose costs have a shape of their own brings its model: see

@@ -15,7 +15,7 @@ ROW, FIRST, STOP, BITS = range(4)  # the columns of a mask; a bit for each node 
 
 
 class TreeBits(FixedMask):
-    """What each node sees, int32, ``(rows, 1, width, 3 + width)``.
+    """The slots that each node sees, int32, ``(rows, 1, width, 3 + width)``.
 
     The row of its keys in the cache; the first slot of the text that it sees, and where the text ends; and 1 for each
     node of its tree that it sees. The nodes' slots follow the text's.

@@ -65,7 +65,7 @@ class Deviation:
 
     @property
     def inexact(self) -> str:
-        """Why the bits of logits depend on the kind of pass, or ""."""
+        """The reason why the bits of logits depend on the kind of pass, or ""."""
         return f"logits in {self.where} have other bits than in plain steps" if self.where else ""
 
 

@@ -1,4 +1,4 @@
-"""What a layer's attention is besides its states and mask, as transformers passes it to an attention function."""
+"""A layer's attention besides its states and mask, as transformers passes it to an attention function."""
 
 from typing import NamedTuple, Self
 

@@ -56,4 +56,4 @@ def specdec_kernels() -> Mapping[str, type[Kernel] | str]:  # type: ignore[empty
 
 @hookspec
 def specdec_local_sources(model: object) -> Sequence[LocalSource]:  # type: ignore[empty-body]  # as above
-    """What was prepared on this machine for this very model; ``auto`` merges it. Called when a strategy is bound."""
+    """Strategies that were prepared on this machine for this very model; ``auto`` merges them when it is bound."""

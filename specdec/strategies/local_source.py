@@ -1,4 +1,4 @@
-"""What was prepared on this machine for one model, such as a head that was trained for it; ``auto`` drafts with it."""
+"""A strategy that was prepared on this machine for one model, such as a head that was trained for it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from specdec.strategies.base import Proposer
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """A strategy that was prepared for one model.
+    """A strategy that was prepared for one model; ``auto`` drafts with it.
 
     Attributes:
         name: in notes on what wasn't used, as in "drafted without a trained head".

@@ -100,12 +100,12 @@ class _Captured(StaticBackend):
 
     @property
     def num_replays(self) -> int:
-        """How many passes were replayed."""
+        """The number of passes that were replayed."""
         return int(self._graphs.num_replays)
 
     @property
     def fault(self) -> str:
-        """Why a pass could not be captured, or ""."""
+        """The reason why a pass could not be captured, or ""."""
         return str(self._graphs.fault)
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -19,7 +18,7 @@ from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.plugins.names import BUILT_INS
 from specdec.plugins.registry import Registry, load_plugins
 from tests.masks.test_slot_table import have_kernels
-from tests.support import families
+from tests.support import entry_points, families
 
 CPU = torch.device("cpu")
 
@@ -43,9 +42,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cls: type[MaskCompiler]) -> None:
     def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
         return {"swift": cls}
 
-    third = SimpleNamespace(specdec_masks=specdec_masks)
-    entry = SimpleNamespace(dist=SimpleNamespace(name="swift-dist"), value="swift", load=lambda: third)
-    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])
+    entry_points.install(monkeypatch, specdec_masks=specdec_masks)
 
 
 def mask_of(**options: Any) -> Any:

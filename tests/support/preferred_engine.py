@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +11,7 @@ from specdec.backends.base import Backend, BackendOptions
 from specdec.backends.hf import HFBackend
 from specdec.layout import Compiler
 from specdec.models.loading import ModelSource, load_pretrained
+from tests.support import entry_points
 
 
 @dataclass(eq=False)
@@ -65,6 +65,4 @@ def install(
     def specdec_backends() -> Mapping[str, type[Backend]]:
         return {"swift": Swift}
 
-    third = SimpleNamespace(specdec_backends=specdec_backends)
-    entry = SimpleNamespace(dist=SimpleNamespace(name="swift-dist"), value="swift", load=lambda: third)
-    monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [entry])
+    entry_points.install(monkeypatch, specdec_backends=specdec_backends)
