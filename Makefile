@@ -45,8 +45,8 @@ distributed: $(INSTALLED)
 	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto
 
 clients: $(INSTALLED)
-	$(BIN)/python -m tests.serving.clients.environments
-	$(BIN)/python -m pytest tests/serving/clients
+	$(BIN)/python -m tests.apps.serving.clients.environments
+	$(BIN)/python -m pytest tests/apps/serving/clients
 
 openvino: $(HAS_OPENVINO)
 	$(BIN)/python -m pytest plugins/specdec-openvino -n auto --dist worksteal

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.prompts import as_chat, demo_prompts, load_prompts, select
+from specdec.apps.comparison.prompts import as_chat, demo_prompts, load_prompts, select
 from specdec.requests.prompts import encode
 
 

@@ -27,7 +27,7 @@ PAGES = {
     "README.md": "index.md",
     "benchmarks/results": "source/results.md",
     "plugins/specdec-openvino": "plugins/openvino.md",
-    "specdec/serving/dashboard.json": "dashboard.json",
+    "specdec/apps/serving/dashboard.json": "dashboard.json",
 }
 PAGES |= {
     f"benchmarks/notebook/{path.name}": f"notebook/{'index.md' if path.stem == 'README' else path.name}"

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from specdec.apps.comparison.session import compare as compare
+    from specdec.apps.in_transformers.custom_generate import custom_generate as custom_generate
     from specdec.backends.toy import ToyModel as ToyModel
-    from specdec.comparison.session import compare as compare
     from specdec.decoding.result import Result as Result
     from specdec.errors import ModelError as ModelError
     from specdec.errors import PluginError as PluginError
     from specdec.errors import RequestError as RequestError
     from specdec.errors import SpecdecError as SpecdecError
     from specdec.generator import Generator as Generator
-    from specdec.in_transformers.custom_generate import custom_generate as custom_generate
     from specdec.plugins.hookspecs import hookimpl as hookimpl
     from specdec.sampling.distributions import NodeDistributions as NodeDistributions
     from specdec.sampling.randomness import RandomSource as RandomSource
@@ -40,11 +40,11 @@ else:
         __name__,
         {
             "backends.toy": ("ToyModel",),
-            "comparison.session": ("compare",),
+            "apps.comparison.session": ("compare",),
             "decoding.result": ("Result",),
             "errors": ("ModelError", "PluginError", "RequestError", "SpecdecError"),
             "generator": ("Generator",),
-            "in_transformers.custom_generate": ("custom_generate",),
+            "apps.in_transformers.custom_generate": ("custom_generate",),
             "plugins.hookspecs": ("hookimpl",),
             "sampling.distributions": ("NodeDistributions",),
             "sampling.randomness": ("RandomSource",),

@@ -1,5 +1,5 @@
 """``python -m specdec``."""
 
-from specdec.cli import main
+from specdec.apps.cli import main
 
 main()

@@ -13,6 +13,7 @@ from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
 from specdec.machine.huge_pages import HugePages
+from specdec.models.weights.pack_model import Weights
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import load_plugins
 from specdec.requests.generation_request import GenerationRequest
@@ -23,7 +24,6 @@ from specdec.runtime.opening import check_arguments, choice_of, open_model
 from specdec.strategies.base import Proposer
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
-from specdec.weights.pack_model import Weights
 
 
 class Generator:

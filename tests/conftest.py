@@ -16,9 +16,9 @@ from hypothesis import settings
 from specdec import demo
 from specdec.demo import smollm2 as real
 from specdec.machine.timing import Verdict
-from specdec.probes import findings
-from specdec.weights import contest
-from specdec.weights.verdicts import Verdicts
+from specdec.models.weights import contest
+from specdec.models.weights.verdicts import Verdicts
+from specdec.runtime.probes import findings
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
 
@@ -89,7 +89,7 @@ def _installed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.plugins.names.entry_points", cache(entry_points))
         patched.setattr("specdec.machine.facts.version", cache(version))
-        patched.setattr("specdec.probes.findings._source_files", cache(findings._source_files))
+        patched.setattr("specdec.runtime.probes.findings._source_files", cache(findings._source_files))
         yield
     gc.unfreeze()
 
@@ -98,8 +98,8 @@ def _installed_once() -> Iterator[None]:
 def _brief_costs() -> Iterator[None]:
     """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("specdec.probes.costs.REPEATS_AT_LOAD", 1)
-        patched.setattr("specdec.probes.costs.SECONDS_AT_LOAD", 0.1)
+        patched.setattr("specdec.runtime.probes.costs.REPEATS_AT_LOAD", 1)
+        patched.setattr("specdec.runtime.probes.costs.SECONDS_AT_LOAD", 0.1)
         yield
 
 

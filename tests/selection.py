@@ -25,9 +25,9 @@ PLUGINS = {"plugins/specdec-example", "plugins/specdec-openvino", "plugins/specd
 EVERYTHING = {"tests", "tests/site", *PLUGINS}
 # The targets that install what some tests need and run them; the names of the others are for pytest.
 MADE = {"tests/site": "make docs", "plugins/specdec-openvino": "make openvino"}
-# Packages of specdec that none of its others imports.
-APPS = {"auditing", "chat", "cli", "comparison", "in_transformers", "loadtest", "pictures", "serving", "side_by_side"}
-APPS |= {"training"}
+# Packages that the rest of specdec doesn't import.
+APPS = {f"apps.{path.name}" for path in (ROOT / "specdec" / "apps").iterdir() if (path / "__init__.py").exists()}
+APPS |= {"heads.training"}
 # Other files and folders that tests read by name.
 OTHERS = "benchmarks", "docs", "mkdocs.yml", "Makefile", "README.md", "CHANGELOG.md", "constraints.txt", ".ci"
 # Tests of all files, which take seconds.
@@ -37,8 +37,18 @@ STRUCTURE |= {"tests/test_selection.py"}
 
 def group_of(test: str) -> str:
     """Return the application that a test file is about, "benchmarks", or "core" for any other."""
-    folder = test.split("/")[1]
-    return folder if folder in APPS | {"benchmarks"} else "core"
+    return app_of(test) or ("benchmarks" if test.startswith("tests/benchmarks/") else "core")
+
+
+def app_of(path: str) -> str:
+    """Return the application that a file of ``specdec`` or ``tests`` belongs to, or ""."""
+    app = ".".join(path.split("/")[1:3])
+    return app if app in APPS else ""
+
+
+def folder_of(app: str) -> str:
+    """Return an application's folder in ``specdec`` or ``tests``."""
+    return app.replace(".", "/")
 
 
 @cache
@@ -75,7 +85,7 @@ def pattern_of(unit: str) -> re.Pattern[str]:
         return re.compile(rf"(?<![\w.]){re.escape(unit)}(?!\w)".replace(r"\-", "[-_]"))
     exported = re.findall(rf"from specdec\.{unit}\b.* import (.*)", code_of("specdec/__init__.py"))
     names = [rf"specdec\.{unit}", *(name.partition(" as ")[0] for names in exported for name in names.split(", "))]
-    names += ["'-m', 'specdec'"] if unit == "cli" else []
+    names += ["'-m', 'specdec'"] if unit == "apps.cli" else []
     return re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in names))
 
 
@@ -88,7 +98,7 @@ def users_of(units: Iterable[str]) -> set[str]:
 
 def built_on(app: str) -> set[str]:
     """Return an application with all applications and benchmarks that use it, directly or through others."""
-    folders = {name: f"specdec/{name}" for name in APPS} | {"benchmarks": "benchmarks"}
+    folders = {name: f"specdec/{folder_of(name)}" for name in APPS} | {"benchmarks": "benchmarks"}
     found, queue = set[str](), {app}
     while queue:
         found |= queue
@@ -106,8 +116,8 @@ def needed_by(changed: str) -> set[str]:
         case ["plugins", plugin, _, *_]:
             found = users_of([plugin]) | {f"plugins/{plugin}"}
         case ["specdec", "__main__.py"]:
-            found = users_of(["cli"])
-        case ["specdec", app, *_] if app in APPS:
+            found = users_of(["apps.cli"])
+        case ["specdec", *_] if app := app_of(changed):
             found = users_of(built_on(app))
         case ["specdec", _, *_]:
             found = {test for test in TESTS if group_of(test) == "core"} | PLUGINS
@@ -121,9 +131,10 @@ def selected(changed: Iterable[str]) -> list[str]:
     found = STRUCTURE.union(*map(needed_by, changed))
     if found >= EVERYTHING:
         return sorted(EVERYTHING)
-    for folder in {"/".join(test.split("/")[:2]) for test in TESTS if test.count("/") > 1}:
+    folders = {f"tests/{folder_of(app)}" for app in APPS} | {"/".join(each.split("/")[:2]) for each in TESTS}
+    for folder in sorted(folders - {*TESTS}):
         inside = {test for test in TESTS if test.startswith(f"{folder}/")}
-        found = found - inside | {folder} if inside <= found else found
+        found = found - inside | {folder} if inside and inside <= found else found
     return sorted(found)
 
 

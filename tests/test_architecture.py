@@ -40,10 +40,13 @@ def test_every_function_is_in_the_file_that_is_named_with_it(page: str, least: i
 
 def test_every_package_has_a_line() -> None:
     packages = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
-    assert {package for package in packages if f"| `{package}/` |" not in PACKAGES} == set()
+    rooms = {room.replace(".", "/") for room in FLOOR_OF if not (ROOT / "specdec" / f"{room}.py").exists()}
+    assert packages - {"apps"} <= rooms
+    assert {room for room in rooms if f"| `{room}/` |" not in PACKAGES} == set()
 
 
 def test_the_packages_are_in_the_order_in_which_they_import() -> None:
-    listed = re.findall(r"^\| `(\w+)/` \|", PACKAGES, re.MULTILINE)
+    listed = re.findall(r"^\| `([\w/]+)/` \|", PACKAGES, re.MULTILINE)
+    floors = [FLOOR_OF[package.replace("/", ".")] for package in listed]
     assert len(listed) > 20
-    assert [FLOOR_OF[package] for package in listed] == sorted(FLOOR_OF[package] for package in listed)
+    assert floors == sorted(floors)

@@ -13,7 +13,7 @@ from specdec.costs import Costs
 from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
 from specdec.padding import Padding
-from specdec.probes.costs import measure_costs
+from specdec.runtime.probes.costs import measure_costs
 from specdec.target import PassOutput, PlannedPass, Target
 from tests.support import families
 

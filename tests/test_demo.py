@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specdec import Generator, demo
-from specdec.comparison import ComparisonSession
+from specdec.apps.comparison import ComparisonSession
 from specdec.requests.prompts import encode
 from training.measures import distinct_4_grams, loops
 

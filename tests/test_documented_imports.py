@@ -31,7 +31,7 @@ INNER = {
     "specdec.models.checkpoint_files",
     "specdec.models.gguf_file",
     "specdec.models.notes",
-    "specdec.probes.walk",
+    "specdec.runtime.probes.walk",
 }
 # Inner parts that a law or a test of a plug-in is about.
 TESTED = {

@@ -7,7 +7,7 @@ import typer
 from safetensors import SafetensorError
 
 from specdec import RequestError, SpecdecError
-from specdec.cli.options import before_anything_runs
+from specdec.apps.cli.options import before_anything_runs
 from specdec.errors import failure, is_out_of_memory, memory_ran_out
 
 OUT_OF_MEMORY = [

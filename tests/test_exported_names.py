@@ -133,7 +133,7 @@ def test_the_errors_can_be_imported_without_torch() -> None:
 def test_using_every_public_name_and_the_plug_ins_imports_no_transformers() -> None:
     modules = modules_after(
         "from specdec import *\nfrom specdec import Generator, LookaheadProposer, compare\n"
-        "from specdec.auditing import audit\n"
+        "from specdec.apps.auditing import audit\n"
         "from specdec.plugins.registry import load_plugins\n"
         "registry = load_plugins()\n"
         "registry.make('proposers', 'lookahead'), registry.make('verifiers', 'match'), registry.make('masks', 'exact')"

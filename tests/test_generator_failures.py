@@ -26,7 +26,7 @@ from specdec import (
 )
 from specdec.errors import NumericsError
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.target import PassOutput
 from tests.support import families
 from tests.support.scripted import Scripted

@@ -8,8 +8,8 @@ import torch
 from specdec import Generator, ModelError, RequestError, ToyModel
 from specdec.backends import hf as hf_module
 from specdec.masks.exact import kernel as exact
-from specdec.probes import examination
 from specdec.record import StepRecord
+from specdec.runtime.probes import examination
 from tests.support import families
 
 NOISY = "llama", "qwen3"  # in passes of other shapes; which of them, depends on the processor

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec import demo
-from specdec.cli import app
+from specdec.apps.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}

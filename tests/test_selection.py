@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests import selection
-from tests.selection import APPS, EVERYTHING, ROOT, STRUCTURE, TESTS, built_on, code_of, group_of, needed_by, selected
+from tests.selection import (
+    APPS,
+    EVERYTHING,
+    ROOT,
+    STRUCTURE,
+    TESTS,
+    app_of,
+    built_on,
+    code_of,
+    folder_of,
+    group_of,
+    needed_by,
+    selected,
+)
 from tests.test_imports import IMPORTS
 
 OF_NO_PACKAGE = {"benchmarks", "laws", "site", "support", "typing"}
@@ -15,26 +28,28 @@ OF_NO_PACKAGE = {"benchmarks", "laws", "site", "support", "typing"}
 def test_each_folder_of_tests_has_the_name_of_what_it_tests() -> None:
     packages = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
     folders = {test.split("/")[1] for test in TESTS if test.count("/") > 1}
-    assert packages >= APPS
+    assert len(APPS) > 8
     assert folders <= packages | OF_NO_PACKAGE
-    assert {group_of(test) for test in TESTS} - {"core", "benchmarks"} == APPS & folders
+    assert {path.name for path in (ROOT / "tests" / "apps").iterdir()} - {"__pycache__"} <= {
+        app.partition(".")[2] for app in APPS
+    }
+    assert {group_of(test) for test in TESTS} - {"core", "benchmarks"} == APPS - {"apps.loadtest"}
 
 
 def test_a_change_of_every_package_together_runs_every_test() -> None:
     """Each file is in a group, and each group is run by the change of its package."""
-    packages = [f"specdec/{app}/x.py" for app in APPS] + ["specdec/tree.py", "benchmarks/x.py"]
+    packages = [f"specdec/{folder_of(app)}/x.py" for app in APPS] + ["specdec/tree.py", "benchmarks/x.py"]
     assert {*TESTS} <= set[str]().union(*map(needed_by, packages))
+
+
+def app_in(module: str) -> str:
+    return app_of(module.replace(".", "/"))
 
 
 def test_the_core_and_the_plug_ins_use_no_application() -> None:
     """Else a change of an application could break what it doesn't run."""
-    core = {module for module in IMPORTS if module.count(".") and module.split(".")[1] not in {*APPS, "__main__"}}
-    users = {
-        (module, name)
-        for module in core
-        for name in IMPORTS[module]
-        if name.split(".")[1:2] and name.split(".")[1] in APPS
-    }
+    core = {module for module in IMPORTS if module.count(".") and not app_in(module) and module != "specdec.__main__"}
+    users = {(module, name) for module in core for name in IMPORTS[module] if app_in(name)}
     assert len(core) > 200
     assert users == set()
     assert [app for app in APPS if f"specdec.{app}" in code_of("plugins")] == []
@@ -43,11 +58,11 @@ def test_the_core_and_the_plug_ins_use_no_application() -> None:
 @pytest.mark.parametrize(
     ("app", "others"),
     [
-        ("auditing", {"cli", "benchmarks"}),  # cli imports it in a function
-        ("in_transformers", {"benchmarks"}),
-        ("loadtest", {"cli", "benchmarks"}),
-        ("training", {"cli", "pictures", "benchmarks"}),
-        ("cli", {"benchmarks"}),  # which run `python -m specdec`
+        ("apps.auditing", {"apps.cli", "benchmarks"}),  # cli imports it in a function
+        ("apps.in_transformers", {"benchmarks"}),
+        ("apps.loadtest", {"apps.cli", "benchmarks"}),
+        ("heads.training", {"apps.cli", "apps.pictures", "benchmarks"}),
+        ("apps.cli", {"benchmarks"}),  # which run `python -m specdec`
     ],
 )
 def test_what_is_built_on_an_application(app: str, others: set[str]) -> None:
@@ -58,23 +73,35 @@ def test_what_is_built_on_an_application(app: str, others: set[str]) -> None:
     ("changed", "runs", "leaves"),
     [
         (
-            "specdec/serving/page.html",
-            {"tests/serving", "tests/cli", "tests/test_readme.py"},
-            {"tests/laws", "tests/chat"},
+            "specdec/apps/serving/page.html",
+            {"tests/apps/serving", "tests/apps/cli", "tests/test_readme.py"},
+            {"tests/laws", "tests/apps/chat"},
         ),
-        ("specdec/comparison/runs.py", {"tests/comparison", "tests/auditing", "tests/cli"}, {"tests/laws"}),
+        (
+            "specdec/apps/comparison/runs.py",
+            {"tests/apps/comparison", "tests/apps/auditing", "tests/apps/cli"},
+            {"tests/laws"},
+        ),
         # specdec exports custom_generate without an import.
-        ("specdec/in_transformers/arguments.py", {"tests/in_transformers", "tests/test_texts.py"}, {"tests/cli"}),
-        ("specdec/__main__.py", {"tests/cli", "tests/distributed/test_distributed.py"}, {"tests/laws"}),
-        ("specdec/strategies/jacobi.py", {"tests/laws", "tests/strategies", "plugins/specdec-vllm"}, {"tests/cli"}),
-        ("specdec/plugins/names.py", {"tests/laws", "tests/strategies", "tests/runtime"}, {"tests/serving"}),
+        (
+            "specdec/apps/in_transformers/arguments.py",
+            {"tests/apps/in_transformers", "tests/test_texts.py"},
+            {"tests/apps/cli"},
+        ),
+        ("specdec/__main__.py", {"tests/apps/cli", "tests/distributed/test_distributed.py"}, {"tests/laws"}),
+        (
+            "specdec/strategies/jacobi.py",
+            {"tests/laws", "tests/strategies", "plugins/specdec-vllm"},
+            {"tests/apps/cli"},
+        ),
+        ("specdec/plugins/names.py", {"tests/laws", "tests/strategies", "tests/runtime"}, {"tests/apps/serving"}),
         ("plugins/specdec-example/a.py", {"plugins/specdec-example", "tests/test_readme.py"}, {"tests/laws"}),
-        ("benchmarks/speed/limit.py", {"tests/benchmarks"}, {"tests/laws", "tests/cli"}),
+        ("benchmarks/speed/limit.py", {"tests/benchmarks"}, {"tests/laws", "tests/apps/cli"}),
         ("docs/step.md", {"tests/site", "tests/test_readme.py", "tests/test_packaging.py"}, {"tests/laws"}),
         ("mkdocs.yml", {"tests/site"}, {"tests/laws"}),
         ("Makefile", {"tests/test_readme.py"}, {"tests/laws"}),
-        ("tests/support/waiting.py", {"tests/serving/test_streams.py"}, {"tests/laws", "tests/serving"}),
-        ("tests/cli/conftest.py", {"tests/cli"}, {"tests/laws"}),
+        ("tests/support/waiting.py", {"tests/apps/serving/test_streams.py"}, {"tests/laws", "tests/apps/serving"}),
+        ("tests/apps/cli/conftest.py", {"tests/apps/cli"}, {"tests/laws"}),
         ("tests/typing/mypy.ini", {"tests/typing"}, {"tests/laws"}),
         ("tests/laws/test_mask_laws.py", {"tests/laws/test_mask_laws.py"}, {"tests/laws"}),
     ],

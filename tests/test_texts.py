@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, StopStr
 
 import specdec
 from specdec import Generator, RequestError, ToyModel
-from specdec.chat.session import Session
+from specdec.apps.chat.session import Session
 from tests.support.tokenizers_of_kinds import CHANNEL, END, ids_of, llama, metaspace
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"

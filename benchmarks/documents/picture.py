@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.figures.axes import COLOURS, PLAIN_COLOUR, look
+from specdec.apps.comparison.figures.axes import COLOURS, PLAIN_COLOUR, look
 from specdec.machine.extras import needs
 
 _WIDTH, _SIDE, _RIGHT, _GAP = 504.0, 8.0, 14.0, 8.0  # points: the whole; margins; between a name and its bar

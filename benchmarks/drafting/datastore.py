@@ -13,7 +13,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from specdec.cli.options import load_tokenizer
+from specdec.apps.cli.options import load_tokenizer
 from specdec.strategies.sources.index.lookup import Index
 
 MIB = 2**20

@@ -30,8 +30,8 @@ from benchmarks.models import add_model_options, load_model
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.tables import table
 from specdec import Generator, Proposer, Result
-from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.apps.comparison.statistics import Ratio, speed_ratio, speed_value
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 

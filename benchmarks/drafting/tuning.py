@@ -14,9 +14,9 @@ import torch
 
 from benchmarks.machine import facts
 from specdec import LookaheadProposer, compare, demo
-from specdec.comparison import ComparisonSession
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
-from specdec.comparison.tune import Tuner
+from specdec.apps.comparison import ComparisonSession
+from specdec.apps.comparison.prompts import EvaluationPrompt, demo_prompts
+from specdec.apps.comparison.tune import Tuner
 
 
 def grid() -> dict[str, str]:

@@ -33,7 +33,7 @@ import torch
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint, load_model
 from specdec import Generator
-from specdec.comparison.prompts import demo_prompts, load_prompts, select
+from specdec.apps.comparison.prompts import demo_prompts, load_prompts, select
 from specdec.record import StepRecord
 from specdec.requests.prompts import encode
 

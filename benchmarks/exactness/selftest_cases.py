@@ -16,8 +16,8 @@ from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.split.compiler import SplitCompiler
-from specdec.probes.examination import examine
-from specdec.probes.selftest import probe
+from specdec.runtime.probes.examination import examine
+from specdec.runtime.probes.selftest import probe
 from specdec.target import Target
 from tests.support import families, planted
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.parts import Findings, Report
-from specdec.probes.examination import products_of
+from specdec.runtime.probes.examination import products_of
 from specdec.sampling.topk import topk
 
 COUNTS = (*range(1, 17), 24, 32, 48, 64, 96, 128, 160, 192, 256)

@@ -15,7 +15,7 @@ from benchmarks.gpu.parts import Findings, Report
 from benchmarks.gpu.texts import generated
 from specdec import Generator
 from specdec.numerics import checked_mode
-from specdec.probes.costs import measure_costs
+from specdec.runtime.probes.costs import measure_costs
 
 STRATEGIES = "autoregressive", "prompt_lookup", "lookahead:N=5,W=15,G=15", "lookahead:N=5,W=7,G=7", "auto"
 HEADS = "eagle3", "auto+eagle3"

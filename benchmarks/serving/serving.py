@@ -28,11 +28,11 @@ from typing import Any
 
 from benchmarks.environments import pythons
 from benchmarks.machine import facts, recorded
-from specdec.comparison.prompts import EvaluationPrompt, load_prompts
+from specdec.apps.comparison.prompts import EvaluationPrompt, load_prompts
+from specdec.apps.loadtest.client import Address
+from specdec.apps.loadtest.figures import Goal, Summary, summary_of
+from specdec.apps.loadtest.run import Load, run
 from specdec.demo import smollm2
-from specdec.loadtest.client import Address
-from specdec.loadtest.figures import Goal, Summary, summary_of
-from specdec.loadtest.run import Load, run
 
 _GOAL = Goal(first=2.0, per_token=0.2)
 _LONGEST = 600  # words of a prompt; the model has 8,192 positions, and peers' defaults less

@@ -48,7 +48,7 @@ from benchmarks.tables import category_table, cost_table, phase_table, speed_tab
 from benchmarks.validity import validity_table
 from specdec import Generator
 from specdec.costs import Costs
-from specdec.probes.costs import measure_costs
+from specdec.runtime.probes.costs import measure_costs
 
 COST_REPEATS = 5  # of each number of nodes
 

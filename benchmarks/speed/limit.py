@@ -33,9 +33,9 @@ from benchmarks.summary import Spread
 from benchmarks.tables import table
 from specdec import Generator
 from specdec.errors import SpecdecError
-from specdec.weights.fbgemm import FBGEMMKernel
-from specdec.weights.layers import ProductLayer, product_layers
-from specdec.weights.tensor import PackedWeight
+from specdec.models.weights.fbgemm import FBGEMMKernel
+from specdec.models.weights.layers import ProductLayer, product_layers
+from specdec.models.weights.tensor import PackedWeight
 
 BUFFER = 2**29  # bytes
 CONTEXT, STEPS, CALLS = 128, 16, 4  # tokens; and, of one repeat: steps, and sums or rounds of products

@@ -32,13 +32,13 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.auto import AutoProposer
+from specdec.strategies.auto.drafter import Part
+from specdec.strategies.auto.growth import Growth
+from specdec.strategies.auto.merged import MergedEngine
+from specdec.strategies.auto.proposer import AutoProposer
+from specdec.strategies.auto.sizer import DraftSizer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
-from specdec.strategies.merging.drafter import Part
-from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.merged import MergedEngine
-from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.signals import Answers, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine
 from specdec.strategies.sources.successor_table import SuccessorTable

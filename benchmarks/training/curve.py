@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.training.head_run import Corpus, Point, on_prompts, train_point
-from specdec.training.eagle3_training import Eagle3Training
-from specdec.training.settings import TrainingSettings
+from specdec.heads.training.eagle3_training import Eagle3Training
+from specdec.heads.training.settings import TrainingSettings
 
 LARGE = 2_000_000  # answer tokens from which on batches are twice as large
 ROWS_AT_ONCE = 64  # of which a GPU computes the target's states

@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.training.head_run import answer_of, on_prompts
 from specdec import Generator
-from specdec.strategies.auto import AutoProposer
+from specdec.heads.training.eagle3_training import Eagle3Training
+from specdec.heads.training.target import TargetStates
+from specdec.strategies.auto.growth import Growth
+from specdec.strategies.auto.merged import MergedProposer
+from specdec.strategies.auto.proposer import AutoProposer
+from specdec.strategies.auto.sizer import DraftSizer
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host
-from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.merged import MergedProposer
-from specdec.strategies.merging.sizer import DraftSizer
-from specdec.training.eagle3_training import Eagle3Training
-from specdec.training.target import TargetStates
 
 
 class FixedSizer(DraftSizer):

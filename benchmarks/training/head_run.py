@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from benchmarks.training.replays import TargetAnswer, TreeShape, chain_drafts, replay_chains, replay_trees
-from specdec.training.acceptance import Acceptance
-from specdec.training.eagle3_training import DEPTH, Eagle3Training
-from specdec.training.loop import Trainer
-from specdec.training.packing import PackedRows, pack
-from specdec.training.settings import TrainingSettings
-from specdec.training.target import TargetStates
-from specdec.training.text import Text
-from specdec.training.vocabulary import draft_vocabulary, token_counts
+from specdec.heads.training.acceptance import Acceptance
+from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
+from specdec.heads.training.loop import Trainer
+from specdec.heads.training.packing import PackedRows, pack
+from specdec.heads.training.settings import TrainingSettings
+from specdec.heads.training.target import TargetStates
+from specdec.heads.training.text import Text
+from specdec.heads.training.vocabulary import draft_vocabulary, token_counts
 
 SMALL_TREE, LARGE_TREE = TreeShape(8, 5, 8), TreeShape(8, 5, 16)
 ROW_LENGTH = 512

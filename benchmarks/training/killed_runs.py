@@ -26,14 +26,14 @@ import torch
 from safetensors.torch import load_file
 
 from specdec import demo
-from specdec.training import HeadSettings, Progress, Watch, train_head, write_own_text
-from specdec.training.acceptance import held_out_acceptance
-from specdec.training.checkpoint import FILE as CHECKPOINT
-from specdec.training.disk import TEXT
-from specdec.training.eagle3_training import DEPTH, Eagle3Training
-from specdec.training.packing import pack
-from specdec.training.target import TargetStates
-from specdec.training.text import Text
+from specdec.heads.training import HeadSettings, Progress, Watch, train_head, write_own_text
+from specdec.heads.training.acceptance import held_out_acceptance
+from specdec.heads.training.checkpoint import FILE as CHECKPOINT
+from specdec.heads.training.disk import TEXT
+from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
+from specdec.heads.training.packing import pack
+from specdec.heads.training.target import TargetStates
+from specdec.heads.training.text import Text
 
 SETTINGS = HeadSettings(
     minutes=0.5, text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5

@@ -19,13 +19,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, answer_of, on_prompts
 from benchmarks.training.replays import TargetAnswer
+from specdec.heads.training.eagle3_training import Eagle3Training
+from specdec.heads.training.rollout import Rollout
+from specdec.heads.training.script import Script
+from specdec.heads.training.settings import RolloutSettings
+from specdec.heads.training.target import TargetStates
+from specdec.heads.training.text import Text
 from specdec.models.fused_attention import without_cudnn
-from specdec.training.eagle3_training import Eagle3Training
-from specdec.training.rollout import Rollout
-from specdec.training.script import Script
-from specdec.training.settings import RolloutSettings
-from specdec.training.target import TargetStates
-from specdec.training.text import Text
 
 MOST_MEMORY = 0.62  # of a GPU's free memory, for the cache of the text's rows
 

@@ -9,9 +9,9 @@ from specdec.heads.drafting import grow
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.torch_runner import TorchRunner
-from specdec.training.acceptance import correct_drafts
-from specdec.training.eagle3_training import Eagle3Training
-from specdec.training.packing import PackedRows
+from specdec.heads.training.acceptance import correct_drafts
+from specdec.heads.training.eagle3_training import Eagle3Training
+from specdec.heads.training.packing import PackedRows
 
 
 @dataclass(frozen=True, slots=True)

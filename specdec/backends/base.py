@@ -9,8 +9,8 @@ Laws:
 - A row's output doesn't depend on the other rows, except by rounding; under a ``bit_exact`` compiler not even by
   rounding, unless the examination says why.
 - A model that can't satisfy these laws is refused with the reason, or driven with chains if that is correct. The
-  self-test that finds this out (``specdec/probes/examination.py``) tests ``HFBackend`` and its subclasses alone: any
-  other backend knows its engine, sets ``shapes`` and ``examination`` in ``load``, and is tested by
+  self-test that finds this out (``specdec/runtime/probes/examination.py``) tests ``HFBackend`` and its subclasses
+  alone: any other backend knows its engine, sets ``shapes`` and ``examination`` in ``load``, and is tested by
   ``specdec.testing.check_backend``.
 
 The smallest backend is ``toy.py``.

@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specdec.backends.base import Held
 from specdec.backends.placement import Placement, room_for, rounded
-from specdec.backends.row_tokens import Chain, RowTokens
+from specdec.backends.states.row_tokens import Chain, RowTokens
 from specdec.models.leaf_call import leaf_call
 
 # A row needs room for its draft trees in addition to the announced tokens.

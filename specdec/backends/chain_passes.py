@@ -13,7 +13,7 @@ import torch
 from specdec.backends.hidden_states import stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
-from specdec.backends.row_tokens import Chain, RowTokens
+from specdec.backends.states.row_tokens import Chain, RowTokens
 from specdec.layout import Layout, Shapes, Window
 from specdec.models.architecture import STATES
 

@@ -18,8 +18,8 @@ from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
-from specdec.backends.state_cache_choice import state_cache_of
-from specdec.backends.state_costs import StateCosts
+from specdec.backends.states.state_cache_choice import state_cache_of
+from specdec.backends.states.state_costs import StateCosts
 from specdec.backends.wide_passes import WidePasses
 from specdec.costs import CostModel, Costs
 from specdec.errors import ModelError
@@ -30,7 +30,7 @@ from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
-from specdec.weights.layers import is_sharded
+from specdec.models.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
 WHOLE = 1 << 30  # a chunk that no prompt fills

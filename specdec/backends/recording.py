@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from specdec.backends.cache import RaggedLayer
 from specdec.models.leaf_call import is_leaf_call
-from specdec.weights.tensor import PackedWeight
+from specdec.models.weights.tensor import PackedWeight
 
 _LINEAR = torch.nn.functional.linear
 # Attributes of a tensor that don't depend on its numbers.

@@ -12,7 +12,7 @@ from specdec.backends.recorded_program import Program, is_telling, joined
 from specdec.backends.recording import Inputs, Outputs, Recording, record
 from specdec.errors import in_one_line
 from specdec.models.structure import are_same, facts_of
-from specdec.weights.layers import is_quantised
+from specdec.models.weights.layers import is_quantised
 
 # Passes of a kind before it is recorded, which takes as long as about twenty passes: with one row; with several rows,
 # where Python takes a smaller share; and with drafts of several rows, which are verified for each number of nodes.

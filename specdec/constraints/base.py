@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from specdec.configuration.base import Configuration
+from specdec.configuration import Configuration
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:

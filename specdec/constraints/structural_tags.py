@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from specdec.configuration.base import Configuration
+from specdec.configuration import Configuration
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.json_schema import JsonSchema

@@ -9,9 +9,9 @@ import torch
 
 from specdec.constraints.path_state import PathState
 from specdec.decoding.context import Context
-from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.stats import Stats
 from specdec.decoding.strategy import Strategy
+from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import Guard, PluginError
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.stats import Stats
+from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import Guard, in_one_line, plural, shortened
 from specdec.numerics import Numerics
 from specdec.record import FinishReason

@@ -21,8 +21,8 @@ from specdec.layout import Compiler, Layout
 from specdec.models.architecture import name_of
 from specdec.models.loading import ModelSource
 from specdec.models.notes import remembered
-from specdec.probes.selftest import probe
 from specdec.runtime.lease import kernel_of
+from specdec.runtime.probes.selftest import probe
 from specdec.target import Target
 
 _CLEANUP = {"release", "trim", "clear"}

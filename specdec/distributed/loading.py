@@ -14,9 +14,9 @@ from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.models.architecture import name_of
 from specdec.models.loading import load_pretrained
-from specdec.probes.examination import examine
+from specdec.models.weights.layers import is_sharded
 from specdec.runtime.lease import kernel_of
-from specdec.weights.layers import is_sharded
+from specdec.runtime.probes.examination import examine
 
 
 class RefusalError(ModelError):

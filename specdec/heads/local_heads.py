@@ -19,8 +19,8 @@ import torch
 from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.fingerprint import fingerprint_of
-from specdec.weights.sharding import is_sharded_tensor
-from specdec.weights.tensor import PackedWeight
+from specdec.models.weights.sharding import is_sharded_tensor
+from specdec.models.weights.tensor import PackedWeight
 
 _CONFIG = "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"
 _ROWS, _COLUMNS = 32, 16  # of each tensor

@@ -9,7 +9,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.pair_head import PairHead, Product, fused
 from specdec.models.fused_attention import without_cudnn
-from specdec.weights.onednn import OneDNNKernel
+from specdec.models.weights.onednn import OneDNNKernel
 
 
 class TorchRunner(HeadRunner):

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from specdec.errors import ModelError, plural
 from specdec.layout import Shapes, Window
 from specdec.models.position_limit import position_limit
-from specdec.weights.layers import is_quantised
+from specdec.models.weights.layers import is_quantised
 
 # The self-test also walks shorter texts, but finds fewer mistakes in them.
 _LEAST_POSITIONS = 11

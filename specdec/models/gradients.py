@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specdec.models.notes import remembered
-from specdec.weights.layers import is_quantised
+from specdec.models.weights.layers import is_quantised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from specdec.weights.layers import is_hooked_part
-from specdec.weights.tensor import PackedWeight
+from specdec.models.weights.layers import is_hooked_part
+from specdec.models.weights.tensor import PackedWeight
 
 Finding = TypeVar("Finding")
 _WHERE = "_specdec_notes"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from specdec.errors import ModelError, in_one_line
-from specdec.weights.tensor import PackedWeight
+from specdec.models.weights.tensor import PackedWeight
 
 
 def embeddings_of(model: object) -> torch.Tensor:

@@ -5,9 +5,9 @@ import inspect
 from specdec.backends.base import Backend, BackendOptions
 from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
+from specdec.models.weights.base import Kernel
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-from specdec.weights.base import Kernel
 
 CONTRACTS: dict[str, type] = {
     "proposers": Proposer,

@@ -10,11 +10,11 @@ import pluggy
 from specdec.backends.base import Backend
 from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
+from specdec.models.weights.base import Kernel
 from specdec.plugins.names import PROJECT
 from specdec.strategies.base import Proposer
 from specdec.strategies.local_source import LocalSource
 from specdec.verifiers.base import Verifier
-from specdec.weights.base import Kernel
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

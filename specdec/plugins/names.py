@@ -11,7 +11,7 @@ NAME = re.compile(r"[\w.-]+")  # names allowed before the colon in "name:key=val
 # The built-in implementations: the class of each name, by kind.
 BUILT_INS = {
     "proposers": {
-        "auto": "specdec.strategies.auto:AutoProposer",
+        "auto": "specdec.strategies.auto.proposer:AutoProposer",
         "suffix": "specdec.strategies.sources.suffix:SuffixProposer",
         "token_recycling": "specdec.strategies.sources.recycling:TokenRecyclingProposer",
         "datastore": "specdec.strategies.sources.datastore:DatastoreProposer",
@@ -43,9 +43,9 @@ BUILT_INS = {
         "structural_tags": "specdec.constraints.structural_tags:StructuralTags",
     },
     "kernels": {
-        "fbgemm": "specdec.weights.fbgemm:FBGEMMKernel",
-        "int8": "specdec.weights.int8:Int8Kernel",
-        "onednn": "specdec.weights.onednn:OneDNNKernel",
+        "fbgemm": "specdec.models.weights.fbgemm:FBGEMMKernel",
+        "int8": "specdec.models.weights.int8:Int8Kernel",
+        "onednn": "specdec.models.weights.onednn:OneDNNKernel",
     },
     "backends": {  # for models on GPUs "static" is tried first
         "static": "specdec.backends.static:StaticBackend",

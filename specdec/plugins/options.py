@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from specdec.configuration.base import Configuration
+from specdec.configuration import Configuration
 from specdec.errors import PluginError, SpecdecError, describe
 
 Configured = TypeVar("Configured", bound=BaseModel)

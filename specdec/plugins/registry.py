@@ -13,15 +13,15 @@ from pydantic import BaseModel
 from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import PluginError, failure, in_one_line, is_out_of_memory
 from specdec.masks.base import MaskCompiler
+from specdec.models.weights.base import Kernel
 from specdec.plugins import builtins, hookspecs
 from specdec.plugins.contracts import CONTRACTS, fault_of
 from specdec.plugins.names import NAME, PROJECT, merged_parts, registered, unknown
 from specdec.plugins.options import configured, name_and_options
-from specdec.strategies.auto import AutoProposer
+from specdec.strategies.auto.merged import MergedProposer
+from specdec.strategies.auto.proposer import AutoProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.local_source import LocalSource
-from specdec.strategies.merging.merged import MergedProposer
-from specdec.weights.base import Kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from specdec.constraints.cache import ConstraintCache
-from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
+from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
 from specdec.models.position_limit import check_length

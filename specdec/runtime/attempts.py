@@ -11,11 +11,11 @@ from specdec.errors import ModelError, RequestError
 from specdec.layout import Compiler
 from specdec.masks.base import MaskCompiler
 from specdec.models.fingerprint import unchanging
+from specdec.models.weights.pack_model import Weights, stock_or_refuse
 from specdec.numerics import Mode
 from specdec.plugins.registry import Registry
 from specdec.runtime.backend_choice import ChosenBackend, LoadedModel, backends_for, why_failed
 from specdec.target import Target
-from specdec.weights.pack_model import Weights, stock_or_refuse
 
 Parts = TypeVar("Parts")
 Layouts = Callable[[Any, Mapping[str, str]], Iterable[Weights]]
@@ -70,7 +70,7 @@ class Attempt:
         Raises:
             ModelError: if the model can't be decoded in this way, with the reason.
         """
-        from specdec.probes.examination import examine  # which needs transformers
+        from specdec.runtime.probes.examination import examine  # which needs transformers
 
         model, compiler, options = self.loaded.model, self.compiler, self.backend.options
         if self.backend.cls.runs_layers and not self.is_named and (why := compiler.refuses(model.device, model.dtype)):

@@ -20,21 +20,21 @@ from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
 from specdec.models.loading import check_tokenizer, load_pretrained
 from specdec.models.notes import first_time, state_of
+from specdec.models.weights.pack_model import Weights
 from specdec.numerics import Numerics
 from specdec.plugins.registry import Registry
-from specdec.probes.costs import costs_of
 from specdec.requests.builder import RequestBuilder
 from specdec.requests.model_defaults import ignored_defaults
 from specdec.requests.special_tokens import state_of_tokenizer
 from specdec.runtime.attempts import Attempt, Attempts, Wanted
 from specdec.runtime.backend_choice import LoadedModel
 from specdec.runtime.lease import WeightsLease
+from specdec.runtime.probes.costs import costs_of
 from specdec.runtime.strategies import Strategies
 from specdec.strategies.base import Proposer
 from specdec.strategies.host import Host
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
-from specdec.weights.pack_model import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

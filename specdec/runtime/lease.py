@@ -9,10 +9,10 @@ import torch
 
 from specdec.errors import ModelError, RequestError
 from specdec.models.notes import notes_of
-from specdec.weights.base import Kernel
-from specdec.weights.layers import is_hooked_part
-from specdec.weights.pack_model import Weights, pack_model
-from specdec.weights.packing import packed_weights, unpack
+from specdec.models.weights.base import Kernel
+from specdec.models.weights.layers import is_hooked_part
+from specdec.models.weights.pack_model import Weights, pack_model
+from specdec.models.weights.packing import packed_weights, unpack
 
 _WHERE = "_specdec_packing"
 

@@ -9,6 +9,7 @@ from typing import Any
 from specdec.errors import RequestError, refuse_unknown
 from specdec.models.loading import ModelSource, refuse_for_loaded
 from specdec.models.unwrapping import unwrapped
+from specdec.models.weights.modes import checked_weights
 from specdec.numerics import Mode, checked_mode
 from specdec.plugins.registry import Registry
 from specdec.runtime.backend_choice import LoadedModel, backends_for, read_models, why_torch
@@ -17,7 +18,6 @@ from specdec.runtime.strategies import check_files
 from specdec.settings import Settings
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-from specdec.weights.modes import checked_weights
 
 _MAX_NAMED = 64  # proposers made from text that stay the same object
 _OPTIONS = (

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING
 from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.strategies.auto import AutoProposer as AutoProposer
+    from specdec.strategies.auto.acceptance_rates import AcceptanceRates as AcceptanceRates
+    from specdec.strategies.auto.growth import Growth as Growth
+    from specdec.strategies.auto.loss_budget import LossBudget as LossBudget
+    from specdec.strategies.auto.merged import MergedEngine as MergedEngine
+    from specdec.strategies.auto.merged import MergedProposer as MergedProposer
+    from specdec.strategies.auto.proposer import AutoProposer as AutoProposer
+    from specdec.strategies.auto.sizer import DraftSizer as DraftSizer
+    from specdec.strategies.auto.sizer import SpeedupSizer as SpeedupSizer
+    from specdec.strategies.auto.source import Candidate as Candidate
+    from specdec.strategies.auto.source import Source as Source
+    from specdec.strategies.auto.source import SourceProposer as SourceProposer
     from specdec.strategies.autoregressive import AutoregressiveProposer as AutoregressiveProposer
     from specdec.strategies.base import Drafter as Drafter
     from specdec.strategies.base import Engine as Engine
@@ -15,16 +25,6 @@ if TYPE_CHECKING:
     from specdec.strategies.host import Host as Host
     from specdec.strategies.jacobi import JacobiProposer as JacobiProposer
     from specdec.strategies.lookahead import LookaheadProposer as LookaheadProposer
-    from specdec.strategies.merging.acceptance_rates import AcceptanceRates as AcceptanceRates
-    from specdec.strategies.merging.growth import Growth as Growth
-    from specdec.strategies.merging.loss_budget import LossBudget as LossBudget
-    from specdec.strategies.merging.merged import MergedEngine as MergedEngine
-    from specdec.strategies.merging.merged import MergedProposer as MergedProposer
-    from specdec.strategies.merging.sizer import DraftSizer as DraftSizer
-    from specdec.strategies.merging.sizer import SpeedupSizer as SpeedupSizer
-    from specdec.strategies.merging.source import Candidate as Candidate
-    from specdec.strategies.merging.source import Source as Source
-    from specdec.strategies.merging.source import SourceProposer as SourceProposer
     from specdec.strategies.prompt_lookup import PromptLookupProposer as PromptLookupProposer
     from specdec.strategies.request import Request as Request
     from specdec.strategies.retained import Retained as Retained
@@ -45,7 +45,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "auto": ("AutoProposer",),
+            "auto.proposer": ("AutoProposer",),
             "autoregressive": ("AutoregressiveProposer",),
             "base": ("Drafter", "Engine", "Proposer"),
             "draft_model.proposer": ("DraftModelProposer",),
@@ -53,12 +53,12 @@ else:
             "host": ("Host",),
             "jacobi": ("JacobiProposer",),
             "lookahead": ("LookaheadProposer",),
-            "merging.acceptance_rates": ("AcceptanceRates",),
-            "merging.growth": ("Growth",),
-            "merging.loss_budget": ("LossBudget",),
-            "merging.merged": ("MergedEngine", "MergedProposer"),
-            "merging.sizer": ("DraftSizer", "SpeedupSizer"),
-            "merging.source": ("Candidate", "Source", "SourceProposer"),
+            "auto.acceptance_rates": ("AcceptanceRates",),
+            "auto.growth": ("Growth",),
+            "auto.loss_budget": ("LossBudget",),
+            "auto.merged": ("MergedEngine", "MergedProposer"),
+            "auto.sizer": ("DraftSizer", "SpeedupSizer"),
+            "auto.source": ("Candidate", "Source", "SourceProposer"),
             "prompt_lookup": ("PromptLookupProposer",),
             "request": ("Request",),
             "retained": ("Retained",),

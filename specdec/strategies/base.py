@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from specdec.configuration.base import Configuration
+from specdec.configuration import Configuration
 from specdec.errors import PluginError
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.feedback import Feedback

@@ -13,7 +13,7 @@ from specdec.layout import FixedMask, Shapes, Window
 from specdec.machine import Graphs
 from specdec.masks import MaskCompiler
 from specdec.models import own_logits
-from specdec.probes.walk import fault_of
+from specdec.runtime.probes.walk import fault_of
 from specdec.target import Target
 from specdec.testing.backends import check_backend, check_steps
 from specdec.tree import DraftTree

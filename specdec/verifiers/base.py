@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import torch
 
-from specdec.configuration.base import Configuration
+from specdec.configuration import Configuration
 from specdec.errors import PluginError
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.randomness import RandomSource

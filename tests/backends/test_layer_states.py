@@ -5,8 +5,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.hf import HFBackend
-from specdec.backends.layer_states import State, StateLayer, after_each
-from specdec.backends.stateful_cache import StatefulCache
+from specdec.backends.states.layer_states import State, StateLayer, after_each
+from specdec.backends.states.stateful_cache import StatefulCache
 from specdec.masks.dense import DenseCompiler
 from specdec.target import Target
 from tests.support import families

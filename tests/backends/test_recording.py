@@ -18,7 +18,7 @@ from specdec.backends.replay import Replay
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.models.notes import notes_of
-from specdec.probes.costs import measure_costs
+from specdec.runtime.probes.costs import measure_costs
 from specdec.target import CacheRow, Target
 from specdec.tree import ROOT
 from tests.support import families

@@ -6,13 +6,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from specdec.backends.state_costs import StateCosts
+from specdec.backends.states.state_costs import StateCosts
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.loss_budget import LossBudget
-from specdec.strategies.merging.sizer import SpeedupSizer
+from specdec.strategies.auto.loss_budget import LossBudget
+from specdec.strategies.auto.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
-from tests.strategies.merging.test_sizer import costs_of
+from tests.strategies.auto.test_sizer import costs_of
 
 MOST_PENDING = 16
 

@@ -12,15 +12,15 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import hf, wide_passes
 from specdec.backends.hf import HFBackend
-from specdec.backends.recurrent_gemma_states import RecurrentGemmaStates
-from specdec.backends.stateful_cache import StatefulCache
+from specdec.backends.states.recurrent_gemma_states import RecurrentGemmaStates
+from specdec.backends.states.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
 from specdec.models.notes import lock_of
 from specdec.models.shared_passes import MOST_PENDING
-from specdec.probes.costs import measure_costs
 from specdec.record import StepRecord
+from specdec.runtime.probes.costs import measure_costs
 from specdec.target import Target
 from specdec.testing import check_backend
 from specdec.tree import ROOT, DraftTree, Role

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.text.detokenizer import TextDecoder
 from tests.support.byte_tokenizer import CORPUS, END, byte_ids, trained
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"

@@ -16,7 +16,7 @@ from specdec.backends.hf import HFBackend
 from specdec.errors import SpecdecError
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.torch_runner import TorchRunner
-from specdec.probes.costs import measure_costs
+from specdec.runtime.probes.costs import measure_costs
 from tests.support.generators import HEADS, OF_OTHER_MODELS, PROPOSERS, VERIFIERS, names_of, proposer_of
 from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 

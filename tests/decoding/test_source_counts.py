@@ -10,9 +10,9 @@ from specdec import DraftTree, Generator, ToyModel
 from specdec.costs import Costs
 from specdec.decoding.source_counts import NUM_BINS, SourceCounts
 from specdec.record import StepRecord
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
-from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 

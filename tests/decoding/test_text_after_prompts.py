@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import StopStringCriteria
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.text.detokenizer import TextDecoder
 from tests.support.byte_tokenizer import END as BYTE_END
 from tests.support.byte_tokenizer import trained
 from tests.support.tokenizers_of_kinds import CHANNEL, END, ids_of, llama, metaspace, wordpiece

@@ -27,11 +27,11 @@ from specdec.distributed import group
 from specdec.distributed.backend import DistributedBackend
 from specdec.distributed.rank_worker import RankWorker
 from specdec.masks.dense import DenseCompiler
+from specdec.models.weights.layers import is_sharded
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import Target
 from specdec.testing import check_backend
-from specdec.weights.layers import is_sharded
 
 STRATEGIES = ("lookahead:N=4,W=4,G=4", "jacobi:n=4", "prompt_lookup", "suffix+token_recycling", "auto")
 SHARDED_STRATEGIES = STRATEGIES[0], "auto"  # sharded ranks run whole trees, of any strategy

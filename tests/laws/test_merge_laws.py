@@ -82,7 +82,7 @@ def test_what_a_merge_accepts_drafts_in_it_is_right_at_times_and_observes_its_tr
         started.append(made)
         return made
 
-    monkeypatch.setattr("specdec.strategies.merging.drafter.started", watched)
+    monkeypatch.setattr("specdec.strategies.auto.drafter.started", watched)
     monkeypatch.setattr("specdec.runtime.binding.costs_of", lambda *_: NOMINAL_COSTS)  # on a busy machine nothing pays
     generator, prompt, options = generator_of(name)
     generator.generate(prompt, on_step=records.append, **options)

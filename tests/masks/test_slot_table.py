@@ -14,8 +14,8 @@ from specdec.masks.attention_kind import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.slot_table.kernel import attend_by_torch
 from specdec.masks.slot_table.table import SlotTable
-from specdec.probes.products import Products
-from specdec.probes.walk import walk
+from specdec.runtime.probes.products import Products
+from specdec.runtime.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
 from tests.laws.test_backend_laws import plain_of
@@ -195,7 +195,7 @@ def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.Monk
 def test_what_makes_products_exact_on_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     have_kernels(monkeypatch)
     dependent = Products(1, 64, "a row of a product with a 64 by 32 matrix depends on the number of rows")
-    monkeypatch.setattr("specdec.probes.examination.products_of", lambda *_: dependent)
+    monkeypatch.setattr("specdec.runtime.probes.examination.products_of", lambda *_: dependent)
     with Generator(families.make(*families.TREES["llama"])) as generator:
         assert generator.numerics.mode == "fast"
         assert generator.numerics.inexact.startswith("exact numerics are unavailable: a row of a product")

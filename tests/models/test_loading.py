@@ -13,7 +13,7 @@ from huggingface_hub import ModelInfo
 from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from specdec import Generator, ModelError, demo
-from specdec.cli.model_choice import ModelChoice
+from specdec.apps.cli.model_choice import ModelChoice
 from specdec.models import gguf_file
 from specdec.models.checkpoint_files import remedy_for_files
 from specdec.models.hub import HubAnswer

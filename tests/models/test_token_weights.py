@@ -10,8 +10,8 @@ from transformers import AutoConfig
 
 from specdec import Generator, ModelError, ToyModel
 from specdec.models.token_weights import embeddings_of, output_rows_of
+from specdec.models.weights.packing import packed_weights
 from specdec.testing import toy_host
-from specdec.weights.packing import packed_weights
 from tests.support import families
 
 IDS = [7, 0, 95, 7]

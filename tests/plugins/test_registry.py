@@ -24,12 +24,12 @@ from specdec import (
     compare,
     hookimpl,
 )
+from specdec.apps.comparison.tune import Tuner
+from specdec.apps.pictures.trace import Recorder
 from specdec.backends.base import BackendOptions, Examination
 from specdec.backends.toy import ToyBackend
-from specdec.comparison.tune import Tuner
 from specdec.masks.dense import DenseCompiler
 from specdec.models.loading import ModelSource
-from specdec.pictures.trace import Recorder
 from specdec.plugins.options import options_of
 from specdec.plugins.registry import Registry, load_plugins
 from specdec.strategies.autoregressive import AutoregressiveProposer

@@ -8,18 +8,18 @@ import pytest
 from transformers import AddedToken, GenerationConfig
 
 from specdec import Generator, ToyModel
-from specdec.auditing import audit
-from specdec.comparison import EvaluationPrompt, compare
-from specdec.comparison.ties import ScoredText
-from specdec.comparison.trial import Trial
-from specdec.comparison.tune import Tuner
+from specdec.apps.auditing import audit
+from specdec.apps.comparison import EvaluationPrompt, compare
+from specdec.apps.comparison.ties import ScoredText
+from specdec.apps.comparison.trial import Trial
+from specdec.apps.comparison.tune import Tuner
+from specdec.apps.pictures.trace import Recorder
 from specdec.models.loading import load_pretrained_tokenizer
-from specdec.pictures.trace import Recorder
 from specdec.requests.turn_ends import ends_in_chat, ends_of_turn
 from specdec.tree import DraftTree
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
-from tests.serving.serving import serving
+from tests.apps.serving.serving import serving
 from tests.support.byte_tokenizer import END, trained
 
 CHATML = (

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from specdec import ModelError, RequestError
+from specdec.models.weights.pack_model import Weights
 from specdec.plugins.registry import load_plugins
 from specdec.runtime import attempts as module
 from specdec.runtime.attempts import Attempt, Attempts, Wanted
 from specdec.runtime.backend_choice import LoadedModel
 from specdec.target import Target
-from specdec.weights.pack_model import Weights
 from tests.support import families
 
 LAYOUTS = "fast", ""  # kernels

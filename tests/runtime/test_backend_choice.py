@@ -20,13 +20,13 @@ from specdec import (
     RequestError,
     compare,
 )
-from specdec.comparison.tune import Tuner
+from specdec.apps.comparison.tune import Tuner
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
 from specdec.runtime.backend_choice import read_models, why_torch
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.draft_model.proposer import DraftModelProposer
-from specdec.strategies.merging.merged import MergedProposer
 from specdec.testing import toy_tokenizer
 from tests.support import families
 from tests.support.plain import decode_model

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Engine, Generator, ModelError, PluginError
 from specdec.backends.hf import HFBackend
+from specdec.models.weights.packing import packed_weights
 from specdec.runtime.attempts import Attempts
-from specdec.weights.packing import packed_weights
 from tests.support import families
 from tests.support.scripted import Scripted
 
@@ -108,7 +108,7 @@ def test_a_generator_that_cannot_be_made_leaves_no_backend(journal: Journal, mon
         Generator(llama(), proposer=Unwilling())
     with pytest.raises(ModelError, match="numerics='exact' is unavailable"):
         Generator(llama().double(), numerics="exact")
-    monkeypatch.setattr("specdec.probes.examination._self_test", interrupted)
+    monkeypatch.setattr("specdec.runtime.probes.examination._self_test", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Generator(llama())
     assert not journal.open

@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
 from specdec.machine.facts import computes_in_bfloat16
+from specdec.models.weights import pack_model
+from specdec.models.weights.base import Kernel
+from specdec.models.weights.choice import KernelChoice
+from specdec.models.weights.onednn import OneDNNKernel
+from specdec.models.weights.packing import packed_weights
+from specdec.models.weights.tensor import PackedWeight
 from specdec.plugins import registry
 from specdec.runtime.lease import WeightsLease
-from specdec.weights import pack_model
-from specdec.weights.base import Kernel
-from specdec.weights.choice import KernelChoice
-from specdec.weights.onednn import OneDNNKernel
-from specdec.weights.packing import packed_weights
-from specdec.weights.tensor import PackedWeight
 from tests.support import families
 from tests.support.plain import decode_model
 

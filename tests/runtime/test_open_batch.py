@@ -17,7 +17,7 @@ from specdec.decoding.turn import MAX_NODES
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from specdec.runtime.open_batch import OpenBatch
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.request import Request
 from specdec.strategies.size import size_of
 from specdec.tree import ROOT, Budget, DraftTree

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.auditing import audit
+from specdec.apps.auditing import audit
 from specdec.sampling.processors import is_path_pure
 from tests.support import families
 

@@ -12,7 +12,7 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.auto import AutoProposer
+from specdec.strategies.auto.proposer import AutoProposer
 from specdec.testing import toy_host
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
-from specdec.cli.model_choice import ModelChoice
-from specdec.comparison.options import ComparisonOptions
-from specdec.comparison.session import open_by_name
+from specdec.apps.cli.model_choice import ModelChoice
+from specdec.apps.comparison.options import ComparisonOptions
+from specdec.apps.comparison.session import open_by_name
 from specdec.strategies.signals import Hidden, TopK
 from tests.support import families
 

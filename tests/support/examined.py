@@ -3,7 +3,7 @@
 from typing import Any
 
 from specdec.backends.hf import HFBackend
-from specdec.probes.examination import examine
+from specdec.runtime.probes.examination import examine
 from specdec.target import Target
 
 

@@ -13,7 +13,7 @@ _MODELLING = re.compile(r"transformers\.(modeling_utils|models\..*modeling_\w+)"
 
 _RUN_COMMANDS = """
 import contextlib, io, json, sys
-from specdec.cli import main
+from specdec.apps.cli import main
 told = []
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["specdec", *arguments]

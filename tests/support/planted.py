@@ -13,7 +13,7 @@ from specdec.backends.hf import HFBackend
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.parts import SplitMask
-from specdec.probes.examination import passes_to_test
+from specdec.runtime.probes.examination import passes_to_test
 from specdec.tree import DraftTree
 
 

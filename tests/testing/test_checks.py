@@ -22,7 +22,7 @@ from specdec import (
     Request,
     ToyModel,
 )
-from specdec.in_transformers.candidates import ProposerCandidates
+from specdec.apps.in_transformers.candidates import ProposerCandidates
 from specdec.testing import (
     Shape,
     TableDistribution,

@@ -97,7 +97,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 def test_defaults_are_written_so_that_type_checkers_see_them() -> None:
     """By ``Field(default=…)``: with a positional default a field is required to mypy and pyright."""
-    schemas = ROOT / "specdec/serving/schemas.py"  # the bodies of HTTP requests, which nobody makes by hand
+    schemas = ROOT / "specdec/apps/serving/schemas.py"  # the bodies of HTTP requests, which nobody makes by hand
     files = {*ROOT.glob("specdec/**/*.py"), *ROOT.glob("plugins/**/*.py")} - {schemas}
     fields = [
         (f"{file.relative_to(ROOT)}:{node.lineno}", node)

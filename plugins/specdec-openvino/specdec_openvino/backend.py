@@ -19,7 +19,7 @@ from specdec.masks import DenseCompiler
 from specdec.models import ModelSource, attention_kinds, name_of, shapes_of
 from specdec.models.position_limit import position_limit
 from specdec.padding import Padding
-from specdec.probes import probe
+from specdec.runtime.probes import probe
 from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.engine.filling import Filling

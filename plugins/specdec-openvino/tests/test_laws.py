@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from specdec import DraftTree, ModelError
 from specdec.masks import DenseCompiler, ExactCompiler
 from specdec.models import ModelSource, embeddings_of, output_rows_of
-from specdec.probes.walk import walk
+from specdec.runtime.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
 

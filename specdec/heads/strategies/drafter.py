@@ -12,10 +12,10 @@ import torch
 from specdec.errors import NumericsError
 from specdec.heads.pair_cache import PairCache
 from specdec.heads.strategies.candidates import Candidates, bin_of
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
+from specdec.strategies.auto.source import Candidate, Source
 from specdec.strategies.base import Drafter
 from specdec.strategies.feedback import Feedback
-from specdec.strategies.merging.acceptance_rates import AcceptanceRates
-from specdec.strategies.merging.source import Candidate, Source
 from specdec.strategies.request import Request
 from specdec.strategies.retained import Retained
 from specdec.strategies.signals import Answers, Hidden, Nodes, Signal

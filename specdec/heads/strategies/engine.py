@@ -11,8 +11,8 @@ from specdec.heads.drafting import Choose, TreeGrowth, first_returned
 from specdec.heads.pair_cache import PairCache, prefill
 from specdec.heads.strategies.candidates import Candidates, DraftNoise, fetched, prior
 from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
 from specdec.strategies.base import Drafter, Engine, Pays
-from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.tree import Budget, DraftTree

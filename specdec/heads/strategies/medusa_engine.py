@@ -15,10 +15,10 @@ from specdec.errors import NumericsError
 from specdec.heads.medusa import MedusaRunner
 from specdec.heads.strategies.candidates import DraftNoise, bin_of, prior
 from specdec.heads.strategies.levels import Levels
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
+from specdec.strategies.auto.source import Candidate, Source
 from specdec.strategies.base import Drafter, Engine, Pays
 from specdec.strategies.feedback import Feedback
-from specdec.strategies.merging.acceptance_rates import AcceptanceRates
-from specdec.strategies.merging.source import Candidate, Source
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, Nodes, Signal
 from specdec.tree import Budget, DraftTree

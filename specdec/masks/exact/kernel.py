@@ -16,7 +16,7 @@ open slots, 223 under a window, so everything is exact if no |V| exceeds 146. Ab
 weights are that flat.
 
 That rows of products and of the fused kernel are independent, and that scores don't depend on their slot, are
-properties of the libraries: ``specdec/probes/walk.py`` tests them.
+properties of the libraries: ``specdec/runtime/probes/walk.py`` tests them.
 """
 
 from collections.abc import Sequence

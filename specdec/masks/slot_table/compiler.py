@@ -13,8 +13,8 @@ from specdec.masks.base import MaskCompiler
 from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable
 from specdec.masks.visibility import first_seen
 from specdec.models.independent_rows import has_kernels, independent_rows
+from specdec.models.weights.row_independence import PRODUCT
 from specdec.tree import DraftTree
-from specdec.weights.row_independence import PRODUCT
 
 
 class SlotTableCompiler(MaskCompiler):

@@ -11,10 +11,10 @@ from pathlib import Path
 from pydantic import Field
 
 from specdec.errors import ModelError, RequestError
+from specdec.strategies.auto.acceptance_rates import AcceptanceRate, AcceptanceRates
+from specdec.strategies.auto.source import Candidate, Source, SourceProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
-from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
-from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.request import Request
 from specdec.strategies.sources.index.lookup import Index, Match
 

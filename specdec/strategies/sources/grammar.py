@@ -14,10 +14,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.constraints.path_state import PathState
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
+from specdec.strategies.auto.source import Candidate, Source, SourceProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
-from specdec.strategies.merging.acceptance_rates import AcceptanceRates
-from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.request import Request
 
 _ONLY, _SPELLED = "only", "spelled"

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
+from specdec.strategies.auto.source import Candidate, Source, SourceProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
-from specdec.strategies.merging.acceptance_rates import AcceptanceRates
-from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, TopLogits
 from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from specdec.strategies.auto.acceptance_rates import AcceptanceRate
+from specdec.strategies.auto.source import Candidate, Source, SourceProposer, State
 from specdec.strategies.base import Engine
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
-from specdec.strategies.merging.acceptance_rates import AcceptanceRate
-from specdec.strategies.merging.source import Candidate, Source, SourceProposer, State
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Signal
 from specdec.strategies.sources.trie import (

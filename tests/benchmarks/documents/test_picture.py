@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from benchmarks.documents import picture
 from benchmarks.documents.picture import Bar, bars, draw, ratios, speeds
-from specdec.comparison.figures.axes import COLOURS, look
+from specdec.apps.comparison.figures.axes import COLOURS, look
 
 
 def result(dtype: str = "float32", base: float = 20.0) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.exactness.selftest import table
 from benchmarks.exactness.selftest_cases import Case, Outcome, measure
-from specdec.probes import selftest
+from specdec.runtime.probes import selftest
 
 
 def test_a_small_model_is_taken_and_every_mistake_found() -> None:

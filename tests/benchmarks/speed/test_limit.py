@@ -11,10 +11,10 @@ import torch
 from benchmarks.speed import limit
 from benchmarks.speed.limit import CALLS, STEPS, Timed, interleaved, products, report, weight_bytes
 from specdec import Generator, demo
-from specdec.weights.base import Kernel
-from specdec.weights.fbgemm import FBGEMMKernel
-from specdec.weights.layers import given_the_same_rows, product_layers
-from specdec.weights.packing import pack
+from specdec.models.weights.base import Kernel
+from specdec.models.weights.fbgemm import FBGEMMKernel
+from specdec.models.weights.layers import given_the_same_rows, product_layers
+from specdec.models.weights.packing import pack
 from tests.support import families
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.speed.overlap import guessed
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.acceptance_rates import AcceptanceRate
+from specdec.strategies.auto.acceptance_rates import AcceptanceRate
 from specdec.tree import ROOT, DraftTree
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks.training.replays import TargetAnswer, TreeShape, chain_drafts, replay_chains, replay_trees
-from specdec.training.eagle3_training import Eagle3Training
+from specdec.heads.training.eagle3_training import Eagle3Training
 from tests.support.eagle3_reference import ReferenceHead
 from tests.support.random_heads import random_head, reference_of
 

@@ -15,9 +15,9 @@ from specdec import Generator, ModelError, demo
 from specdec.heads import local_heads
 from specdec.heads.local_heads import folder_for, head_of, model_digest
 from specdec.heads.strategies.engine import HeadEngine
-from specdec.strategies.auto import AutoProposer
+from specdec.strategies.auto.merged import MergedEngine
+from specdec.strategies.auto.proposer import AutoProposer
 from specdec.strategies.host import Host
-from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.signals import Hidden
 from tests.support.plain import decode_model
 

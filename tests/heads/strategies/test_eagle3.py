@@ -27,9 +27,9 @@ from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.heads.strategies.p_eagle import PEagleProposer
 from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
-from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Hidden, HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer

@@ -17,7 +17,7 @@ from specdec.heads.base import KeyValues
 from specdec.heads.mtp import MtpHead
 from specdec.heads.mtp_checkpoint import read_mtp
 from specdec.heads.strategies.mtp import MtpProposer
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from tests.support.drafts import drafts_of, paths, plain_decodings
 from tests.support.mtp_checkpoints import FAMILIES, load, write_checkpoint

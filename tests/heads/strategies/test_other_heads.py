@@ -19,8 +19,8 @@ from specdec.heads.strategies.levels import Levels
 from specdec.heads.strategies.medusa import MedusaProposer
 from specdec.heads.strategies.medusa_engine import MedusaDrafter, MedusaEngine, MedusaOptions
 from specdec.sampling.randomness import Randomness
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.feedback import Feedback
-from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.request import Request
 from specdec.strategies.signals import HiddenAnswers, Nodes
 from specdec.strategies.sources.recycling import TokenRecyclingProposer

@@ -19,7 +19,7 @@ from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.strategies.eagle import EagleProposer
 from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.strategies.p_eagle import PEagleProposer
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from tests.support.drafts import drafts_of, paths, plain_decodings
 from tests.support.families import SMALL, VOCAB, make

@@ -9,7 +9,7 @@ import pytest
 from specdec import Budget, Generator, ModelError, PluginError, Request, RequestError, ToyModel
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.sources.datastore import DatastoreEngine, DatastoreProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.strategies.sources.index.lookup import Index, Match

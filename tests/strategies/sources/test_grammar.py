@@ -11,9 +11,9 @@ from specdec.constraints.path_state import PathState
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.merging.acceptance_rates import AcceptanceRates
-from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.merged import MergedEngine, MergedProposer
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
+from specdec.strategies.auto.growth import Growth
+from specdec.strategies.auto.merged import MergedEngine, MergedProposer
 from specdec.strategies.sources.grammar import GrammarEngine, GrammarProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host

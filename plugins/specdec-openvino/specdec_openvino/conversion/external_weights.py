@@ -15,7 +15,7 @@ import openvino as ov
 import torch
 from openvino import opset13 as ops
 
-from specdec.weights import PackedWeight
+from specdec.models.weights import PackedWeight
 
 PREFIX = "weight."  # of the names of inputs that represent weights
 LEAST_OWN = 4096  # bytes of a constant that isn't stored in the graph's file

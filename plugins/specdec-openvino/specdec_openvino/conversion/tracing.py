@@ -22,7 +22,7 @@ from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models import name_of, shapes_of, why_fixed, without_autocast
 from specdec.models.notes import lock_of
-from specdec.weights import packed_weights, unpack
+from specdec.models.weights import packed_weights, unpack
 from specdec_openvino.conversion import attention
 from specdec_openvino.conversion.attention import ROWS, LayerShape, Tracing
 from specdec_openvino.conversion.widening import widen

@@ -11,7 +11,7 @@ import openvino as ov
 import torch
 from openvino.properties import hint
 
-from specdec.probes.walk import WrongLayout, distances, walk
+from specdec.runtime.probes.walk import WrongLayout, distances, walk
 from specdec.target import Target
 
 _LEAST_BOUND, _MOST_NOISE = 1e-3, 4.0  # of an error over the logits' spread: in any case, and over that of plain steps

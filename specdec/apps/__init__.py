@@ -1,0 +1,1 @@
+"""Applications built on specdec: none of its other packages imports them."""

@@ -1,0 +1,1 @@
+"""Text from tokens while they come."""
