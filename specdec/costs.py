@@ -156,14 +156,19 @@ class StepCosts(CostModel):
         self._measured, self._max_size = measured, max_size
         self._times = defaultdict[int, _StepTimes](lambda: _StepTimes(bool(measured.padding.sizes)))  # by rows
         self._tables: dict[int, CostTable] = {}
+        self._grids: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def table(self, num_rows: int) -> CostTable:
         if num_rows not in self._tables:
-            nearest = self._nearest(num_rows)
-            ratio = self._predicted(num_rows) / self._predicted(nearest)
-            costs = np.maximum.accumulate(self._seen(nearest) * ratio)
-            self._tables[num_rows] = CostTable.of([0.0, *costs.tolist()])
+            self._tables[num_rows] = CostTable.of([0.0, *self.costs_of(num_rows).tolist()])
         return self._tables[num_rows]
+
+    def costs_of(self, num_rows: int) -> np.ndarray:
+        """Return the cost of each size from 1 on; engines that know more override this."""
+        nearest = self._nearest(num_rows)
+        ratio = self.predicted(num_rows) / self.predicted(nearest)
+        costs: np.ndarray = np.maximum.accumulate(self._seen(nearest) * ratio)
+        return costs
 
     def needs_plain(self, num_rows: int) -> bool:
         return self._times[num_rows].needs_plain
@@ -174,8 +179,12 @@ class StepCosts(CostModel):
             times = self._times[num_rows]
             if is_plain:
                 times.add_plain(record.total_seconds)
-            elif times.add_drafted(self._filled(num_rows, record.width), record.total_seconds):
+            elif times.add_drafted(self._width(num_rows, record.width), record.total_seconds):
                 self._tables.clear()  # those of other numbers of rows may go by this one's
+
+    def _width(self, num_rows: int, width: int) -> float:
+        """Return the nodes for each row of a step, with those that fill it up."""
+        return self._measured.padding.size_of_rows(num_rows, width) / num_rows
 
     def _nearest(self, num_rows: int) -> int:
         """Return the nearest number of rows with costs of its own: rows come and go faster than costs are learnt.
@@ -185,32 +194,37 @@ class StepCosts(CostModel):
         known = [number for number, times in self._times.items() if times.pairs and (number > 1) == (num_rows > 1)]
         return min(known, key=lambda number: abs(number - num_rows), default=num_rows)
 
+    def filled(self, num_rows: int) -> np.ndarray:
+        """Return, by size from 1 on, the nodes for each row once a pass is filled up, in the mean."""
+        return self._grid(num_rows)[0]
+
+    def predicted(self, num_rows: int) -> np.ndarray:
+        """Return c(T) of each size from 1 on."""
+        return self._grid(num_rows)[1]
+
     def _seen(self, num_rows: int) -> np.ndarray:
         """Return the cost of each size from 1 on."""
-        predicted, times = self._predicted(num_rows), self._times[num_rows]
-        if not (costs := times.costs()):
+        filled, predicted = self._grid(num_rows)
+        if not (costs := self._times[num_rows].costs()):
             return predicted
         of_nothing = costs.pop(1, 1.0)  # a search that found no draft, unless its pass is filled up
         # Where passes are filled up, a plain step may be as large as a drafted one, which then costs what was seen.
-        known = {self._filled(num_rows, 1): 1.0, **costs}
+        known = {float(filled[0]): 1.0, **costs}
         sizes = sorted(known)
         # No pass takes longer than one of more nodes: a smaller one that seemed to was delayed.
         least = np.minimum.accumulate([known[size] for size in reversed(sizes)])[::-1]
-        filled = np.array([self._filled(num_rows, size) for size in range(1, self._max_size + 1)])
-        largest = self._measured.at(num_rows * sizes[-1])
-        beyond = [max(1.0, self._measured.at(num_rows * width) / largest) for width in filled]
+        beyond = np.maximum(1.0, predicted / np.interp(sizes[-1], filled, predicted))
         seen: np.ndarray = np.maximum(of_nothing, np.interp(filled, sizes, least) * beyond)
         seen[0] = of_nothing
         return seen
 
-    def _predicted(self, num_rows: int) -> np.ndarray:
-        """Return c(T) of each size from 1 on."""
-        taken = [self._measured.at(num_rows * self._filled(num_rows, 1 + size)) for size in range(self._max_size)]
-        return np.array(taken) / taken[0]
-
-    def _filled(self, num_rows: int, width: float) -> float:
-        """Return the nodes for each row once a pass is filled up, in the mean."""
-        return self._measured.padding.size_of_rows(num_rows, width) / num_rows
+    def _grid(self, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        if num_rows not in self._grids:
+            padding, sizes = self._measured.padding, range(1, self._max_size + 1)
+            filled = np.array([padding.size_of_rows(num_rows, size) for size in sizes])
+            taken = np.array([self._measured.at(size) for size in filled])
+            self._grids[num_rows] = filled / num_rows, taken / taken[0]
+        return self._grids[num_rows]
 
 
 class _StepTimes:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specdec import ModelError
 from specdec.backends import Backend, BackendOptions, Examination, Output
+from specdec.costs import CostModel, Costs
 from specdec.heads import HeadRunners
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine import TORCH_IN_ONE_THREAD, refuse_fork
@@ -22,6 +23,7 @@ from specdec.padding import Padding
 from specdec.runtime.probes import probe
 from specdec.target import Target
 from specdec_openvino import loading
+from specdec_openvino.engine.change_costs import ChangeCosts
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Graphs
 from specdec_openvino.engine.model_engine import ModelEngine
@@ -175,6 +177,9 @@ class OpenVINOBackend(Backend):
 
     def clear(self, row: int) -> None:
         self._blocks.clear(row)
+
+    def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
+        return ChangeCosts(measured, max_size, learns, self._filling)
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         return self._blocks.bytes_for(capacities)

@@ -18,11 +18,15 @@ class Filling:
         padding: which strategies that weigh costs know as well; they count every single token as padded.
         num_static: the number of smallest sizes whose graphs have static shapes from the first pass on.
         most_tokens: tokens of a pass at most, of chains, where larger passes are rounded differently; None for any.
+
+    Attributes:
+        size, size_before: tokens of the last pass and of the one before it, all rows together; 0 before there is one.
     """
 
     def __init__(self, padding: Padding, num_static: int = 0, most_tokens: int | None = None) -> None:
         self.padding, self.most_tokens = padding, most_tokens
         self.static_sizes = self.smallest(num_static)
+        self.size = self.size_before = 0
         self._num_single = _PATIENCE  # in a row: plain decoding, which pads none, may come first
 
     def smallest(self, num_sizes: int) -> tuple[int, ...]:
@@ -42,4 +46,5 @@ class Filling:
             self._num_single = self._num_single + 1 if total == 1 else 0
         if total > 1 or self._num_single <= _PATIENCE:
             tokens[-1] += int(self.padding.size(total)) - total
+        self.size_before, self.size = self.size, sum(tokens)
         return tokens
