@@ -72,16 +72,22 @@ def named_in(text: str) -> Iterator[tuple[str, str]]:
 
 def is_exported(module: str, name: str) -> bool:
     """Whether a package exports the name; also True for modules at the root and those of other distributions."""
-    package = ".".join(module.split(".")[:2])
+    package = package_of(module)
     return package not in BELOW_THE_ROOT or (
-        module == package and (not name or name in BELOW_THE_ROOT[package].__all__)
+        module == package and (not name or f"{module}.{name}" in PACKAGES or name in BELOW_THE_ROOT[package].__all__)
     )
+
+
+def package_of(module: str) -> str:
+    """The innermost package with exports that a module is in, or else the module at the root."""
+    parts = module.split(".")
+    around = (".".join(parts[:end]) for end in range(len(parts), 2, -1))
+    return next((name for name in around if name in BELOW_THE_ROOT), ".".join(parts[:2]))
 
 
 def is_in(path: Path, module: str) -> bool:
     """Whether a file of a package imports another file of that package."""
-    package = ".".join(module.split(".")[:2])
-    return path.is_relative_to(ROOT / package.replace(".", "/"))
+    return path.is_relative_to(ROOT / package_of(module).replace(".", "/"))
 
 
 def modules_of_files() -> set[tuple[Path, str]]:

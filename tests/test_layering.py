@@ -53,8 +53,8 @@ FLOOR_OF = floors_of(FLOORS)
 
 
 def room_of(module: str) -> str:
-    inner = ".".join(module.split(".")[1:3])
-    return inner if inner in FLOOR_OF else module.split(".")[1]
+    _, *inner = module.split(".")
+    return ".".join(inner[:2]) if ".".join(inner[:2]) in FLOOR_OF else "".join(inner[:1])
 
 
 def targets(module: str, names: set[str]) -> set[str]:
@@ -64,7 +64,7 @@ def targets(module: str, names: set[str]) -> set[str]:
 
 def package_of(module: str) -> str:
     """Return the package of a module's room: imported before it, and so without exports for it."""
-    return f"{module.partition('.')[0]}.{room_of(module)}"
+    return f"{module.partition('.')[0]}.{room_of(module)}".rstrip(".")
 
 
 def at_the_top(block: list[ast.stmt]) -> Iterator[str]:
