@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from specdec.padding import NO_PADDING, Padding
+from specdec.layout import NO_PADDING, Padding
 from specdec.record import StepRecord
 
 _MOST, _FEWEST = 16, 2  # drafted steps of a size whose times count, and that are needed

@@ -1,6 +1,7 @@
 """The layout of one forward pass, which mask compilers make and backends run."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,10 +10,34 @@ from typing import ClassVar, Literal
 import torch
 from torch._C import _disabled_torch_function_impl
 
-from specdec.padding import NO_PADDING, Padding
 from specdec.tree import DraftTree
 
 MAX_POSITIONS = 1 << 24  # of a model without a limit, so that every request ends
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The numbers of tokens to which a backend pads its passes, all rows together.
+
+    Attributes:
+        sizes: ascending; larger passes aren't padded. Empty: none are.
+        least_width: number of tokens to which each row is padded first.
+    """
+
+    sizes: tuple[int, ...] = ()
+    least_width: int = 1
+
+    def size(self, num_tokens: float) -> float:
+        """Return the size of a pass over ``num_tokens`` tokens."""
+        index = bisect_left(self.sizes, num_tokens)
+        return self.sizes[index] if index < len(self.sizes) else num_tokens
+
+    def size_of_rows(self, num_rows: int, width: float) -> float:
+        """Return the size of a pass over ``num_rows`` rows of ``width`` tokens, in the mean."""
+        return self.size(round(num_rows * max(width, self.least_width)))
+
+
+NO_PADDING = Padding()
 
 
 @dataclass(frozen=True, slots=True)

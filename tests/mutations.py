@@ -465,13 +465,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a resumed training begins with a new optimizer",
-        "specdec/heads/training/optimizer.py",
+        "specdec/heads/training/loop.py",
         (('"state": moments', '"state": {}'),),
         ("tests/heads/training/test_optimizer.py",),
     ),
     Mutation(
         "rates that don't fall",
-        "specdec/heads/training/optimizer.py",
+        "specdec/heads/training/loop.py",
         (("(1 - done) / (1 - flat)", "1.0"),),
         ("tests/heads/training/test_optimizer.py",),
     ),

@@ -10,9 +10,9 @@ import pytest
 from specdec import Generator, ToyModel
 from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs
+from specdec.layout import Padding
 from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
-from specdec.padding import Padding
 from specdec.runtime.probes.costs import measure_costs
 from specdec.target import PassOutput, PlannedPass, Target
 from tests.support import families

@@ -170,3 +170,14 @@ def test_no_contract_and_no_public_name_needs_transformers_before_there_is_a_mod
     modules = [module for module in modules if module not in {"specdec.in_transformers", "specdec.training"}]
     assert {"specdec.generator", "specdec.auditing", "specdec.plugins"} <= set(modules)
     assert [module for module in modules if "transformers" in imported_at_once(module)] == []
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    classes = [
+        node.name
+        for path in FILES.values()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert len(classes) > 300
+    assert {name for name in classes if classes.count(name) > 1} == set()

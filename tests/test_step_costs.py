@@ -7,7 +7,7 @@ import pytest
 
 from specdec import Generator, ToyModel
 from specdec.costs import CostModel, Costs, StepCosts
-from specdec.padding import Padding
+from specdec.layout import Padding
 from specdec.record import Outcome, StepRecord
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first

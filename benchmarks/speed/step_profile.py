@@ -25,9 +25,8 @@ from benchmarks.models import add_model_options, checkpoint
 from benchmarks.peers.memory import resident_bytes
 from benchmarks.report import command, write
 from benchmarks.tables import table
-from specdec.layout import Layout
+from specdec.layout import NO_PADDING, Layout
 from specdec.models.loading import ModelSource
-from specdec.padding import NO_PADDING
 
 try:
     from specdec_openvino.backend import OpenVINOBackend

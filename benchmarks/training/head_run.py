@@ -13,12 +13,12 @@ import torch
 from benchmarks.training.replays import TargetAnswer, TreeShape, chain_drafts, replay_chains, replay_trees
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
+from specdec.heads.training.head_training import draft_vocabulary, token_counts
 from specdec.heads.training.loop import Trainer
 from specdec.heads.training.packing import PackedRows, pack
 from specdec.heads.training.settings import TrainingSettings
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
-from specdec.heads.training.vocabulary import draft_vocabulary, token_counts
+from specdec.heads.training.text import TrainingText
 
 SMALL_TREE, LARGE_TREE = TreeShape(8, 5, 8), TreeShape(8, 5, 16)
 ROW_LENGTH = 512
@@ -57,8 +57,8 @@ class Corpus:
     """
 
     model: Any
-    text: Text
-    held_out: Text
+    text: TrainingText
+    held_out: TrainingText
     answers: list[TargetAnswer]
     overrides: dict[str, Any]
 

@@ -33,7 +33,7 @@ from specdec.heads.training.disk import TEXT
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.heads.training.packing import pack
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 SETTINGS = HeadSettings(
     minutes=0.5, text_share=0.2, num_rows=32, answer_tokens=32, row_length=256, held_out_every=5
@@ -170,7 +170,7 @@ def table(out: Path, kills: dict[str, int]) -> list[str]:
 
 def documents(folder: Path) -> set[bytes]:
     """Return the documents of a run's text."""
-    text = Text.load(folder / "text.npz")
+    text = TrainingText.load(folder / "text.npz")
     return {text.document(index).tobytes() for index in range(len(text))}
 
 

@@ -24,7 +24,7 @@ from specdec.heads.training.rollout import Rollout
 from specdec.heads.training.script import Script
 from specdec.heads.training.settings import RolloutSettings
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 from specdec.models.fused_attention import without_cudnn
 
 MOST_MEMORY = 0.62  # of a GPU's free memory, for the cache of the text's rows
@@ -123,10 +123,10 @@ def end_tokens(model: Any) -> list[int]:
     return list(ends) if isinstance(ends, list) else [ends]
 
 
-def own_text(arguments: argparse.Namespace, model: Any, results: Results) -> Text:
+def own_text(arguments: argparse.Namespace, model: Any, results: Results) -> TrainingText:
     """Read the text, or let the target write it."""
     if arguments.text and arguments.text.exists():
-        return Text.load(arguments.text)
+        return TrainingText.load(arguments.text)
     ends = end_tokens(model)
     if arguments.base:
         script = Script.continuation(model.config.bos_token_id, ends)

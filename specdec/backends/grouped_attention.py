@@ -7,21 +7,24 @@ If each row has one node, the heads of a group, which read the same keys, are pa
 matrix product instead of a matrix-vector product per head. In half precision the latter takes three to seven times as
 long, and twice as long even as computing a head's row twice.
 
-Rows of different lengths are attended in parts (``row_partition.py``), since in one call every row takes as long as the
+Rows of different lengths are attended in parts (``partition_rows``), since in one call every row takes as long as the
 longest.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import AttentionInterface
 
-from specdec.backends.row_partition import partition_rows, visible_lengths
 from specdec.errors import ModelError
 from specdec.models.leaf_call import leaf_call
 
 NAME = "specdec_grouped"
 _HALF = torch.bfloat16, torch.float16
+
+
+_CALL = 2**16  # numbers of keys that two cores read in the time that a call takes
 
 
 def is_for(config: Any) -> bool:
@@ -118,3 +121,40 @@ def _attended_by_groups(
     mask = None if mask is None else mask.expand(-1, -1, folded.shape[2], -1)
     attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size)
+
+
+def partition_rows(lengths: Sequence[int], slot_size: int) -> list[tuple[slice, int]]:
+    """Partition rows into runs of consecutive ones at the least cost, counting calls and the slots that they read.
+
+    Args:
+        lengths: by row, the number of slots up to the last visible one.
+        slot_size: numbers in the keys of a slot.
+
+    Returns:
+        The rows of each part, and the number of slots that it reads: the length of its longest row.
+    """
+    call = _CALL / slot_size
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # by number of rows: cost, start and slots of the last part
+    for stop in range(1, len(lengths) + 1):
+        choices, longest = [], 0
+        for start in reversed(range(stop)):
+            longest = max(longest, lengths[start])
+            choices.append((best[start][0] + call + (stop - start) * longest, start, longest))
+        best.append(min(choices))
+    parts, stop = list[tuple[slice, int]](), len(lengths)
+    while stop:
+        _, start, longest = best[stop]
+        parts.append((slice(start, stop), longest))
+        stop = start
+    return parts[::-1]
+
+
+def visible_lengths(mask: torch.Tensor) -> list[int]:
+    """Return, by row, the number of slots up to the last that any node sees.
+
+    The mask is additive, ``(rows, heads, width, slots)``.
+    """
+    seen = (mask > torch.finfo(mask.dtype).min).any(1).any(1)
+    unseen = seen.flip(1).to(torch.uint8).argmax(1)
+    lengths: list[int] = (seen.shape[1] - unseen).tolist()
+    return lengths

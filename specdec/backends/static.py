@@ -62,7 +62,7 @@ class StaticPlacement(Placement):
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class StaticInputs:
     """The inputs of a pass.
 
     Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible), or as a
@@ -76,7 +76,7 @@ class Inputs:
     columns: torch.Tensor
     masks: dict[str, torch.Tensor]
 
-    def padded(self, num_rows: int, has_row_numbers: bool) -> "Inputs":
+    def padded(self, num_rows: int, has_row_numbers: bool) -> "StaticInputs":
         """Return the inputs with the last row repeated.
 
         With row numbers the copies read and write the last row itself, whose slots get the same numbers again.
@@ -90,7 +90,7 @@ class Inputs:
         for mask in () if has_row_numbers else masks.values():
             own = mask[len(self.input_ids) :].fill_(torch.finfo(mask.dtype).min)
             own.scatter_(3, self.slots[-1:, None, :, None].expand(*own.shape[:3], 1), 0.0)
-        return Inputs(
+        return StaticInputs(
             input_ids=self.input_ids[order],
             positions=self.positions[order],
             rows=self.rows[order] if has_row_numbers else self.rows[0] + numbers[:, None],
@@ -99,11 +99,11 @@ class Inputs:
             masks=masks,
         )
 
-    def owned(self) -> "Inputs":
+    def owned(self) -> "StaticInputs":
         """Return these inputs with copies of the masks; all other tensors are made for one pass."""
         return replace(self, masks={kind: mask.clone() for kind, mask in self.masks.items()})
 
-    def copy_(self, other: "Inputs") -> None:
+    def copy_(self, other: "StaticInputs") -> None:
         """Copy another pass's values into these tensors."""
         for name in ("input_ids", "positions", "rows", "slots", "columns"):
             getattr(self, name).copy_(getattr(other, name))
@@ -120,7 +120,7 @@ class StaticBackend(HFBackend):
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
-        self._graphs = Graphs[Inputs](self.shapes.device)
+        self._graphs = Graphs[StaticInputs](self.shapes.device)
         self._state: list[object] = []  # of the model that they run
         self._is_hooked = False
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
@@ -196,7 +196,7 @@ class StaticBackend(HFBackend):
         rows, columns = len(layout.lengths), len(layout.columns)
         return Output(logits[:rows, :columns], layout.columns, stacked([each[:rows] for each in states]), layout.hidden)
 
-    def _prepared(self, layout: Layout) -> Inputs:
+    def _prepared(self, layout: Layout) -> StaticInputs:
         """Make room for the next pass, and set where it writes; return its inputs."""
         place, first = self._placement, layout.first
         place.has_row_numbers = self.compiler.has_fixed_shapes and layout.attention is not None
@@ -214,7 +214,7 @@ class StaticBackend(HFBackend):
             return inputs.padded(num_rows, place.has_row_numbers)
         return inputs
 
-    def _replayed(self, inputs: Inputs, hidden: tuple[int, ...]) -> Outputs:
+    def _replayed(self, inputs: StaticInputs, hidden: tuple[int, ...]) -> Outputs:
         """The logits and hidden states of a pass: a graph's replay, from the second pass of a shape on."""
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
@@ -228,13 +228,13 @@ class StaticBackend(HFBackend):
         self.is_warm = self._graphs.is_warm
         return tuple(output.clone() for output in outputs)
 
-    def _inputs(self, layout: Layout) -> Inputs:
+    def _inputs(self, layout: Layout) -> StaticInputs:
         device, first, columns = self.shapes.device, layout.first, layout.columns
         starts = torch.tensor(layout.lengths, device=device)[:, None]
         multiple = self.shapes.row_multiple  # the head is a matrix product too: its rows are padded like others
         num_columns = min(-(-power_of_two(len(columns)) // multiple) * multiple, layout.width)
         padded = [*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]
-        return Inputs(
+        return StaticInputs(
             input_ids=layout.input_ids,
             positions=layout.positions,
             rows=torch.arange(first, first + len(starts), device=device)[:, None],
@@ -259,7 +259,7 @@ class StaticBackend(HFBackend):
             mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
         return mask
 
-    def _call(self, inputs: Inputs, hidden: tuple[int, ...] = ()) -> Outputs:
+    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> Outputs:
         self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else masks

@@ -15,14 +15,14 @@ _DEFINITIONS = ("$defs", "definitions")
 _REFERENCES = " while processing "  # then the references that led to the refusal
 
 
-class Part(Protocol):
+class SchemaPart(Protocol):
     """A constraint that may be a part of another one."""
 
     def start(self, vocabulary: Vocabulary, seconds: float) -> ConstraintState:
         """Compile the constraint within some seconds."""
 
 
-def refused_part(parts: Iterable[tuple[str, Part]], vocabulary: Vocabulary) -> tuple[str, RequestError] | None:
+def refused_part(parts: Iterable[tuple[str, SchemaPart]], vocabulary: Vocabulary) -> tuple[str, RequestError] | None:
     """Return the name and the error of the first part that is refused by itself; None if none is found in two seconds.
 
     Args:

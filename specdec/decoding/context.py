@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from specdec.decoding.strategy import Strategy
 from specdec.errors import plural
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Retained
 from specdec.target import CacheRow
 
 

@@ -23,7 +23,7 @@ from specdec.decoding.context import Context
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
 from specdec.errors import Guard, SpecdecError
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Retained
 from specdec.target import CacheRow, Target
 
 _BLOCK = 32  # tokens: a request recomputes less than a block of what it shares

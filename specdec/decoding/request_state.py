@@ -18,8 +18,7 @@ from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.strategies.base import Drafter
-from specdec.strategies.request import Request
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Request, Retained
 from specdec.target import CacheRow
 from specdec.verifiers.base import Verifier
 

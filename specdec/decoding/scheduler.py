@@ -14,7 +14,7 @@ from specdec.decoding.turn import Batch, RequestTurn
 from specdec.errors import Guard, RequestError
 from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.strategies.base import started
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Retained
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 

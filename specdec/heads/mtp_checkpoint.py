@@ -21,7 +21,7 @@ _FAMILIES = "DeepSeek-V3, GLM-4.5, Qwen3-Next, Qwen3.5 and MiMo"
 _REMEDY = f"give the folder or hub name of an original checkpoint with modules, such as those of {_FAMILIES}"
 
 
-class Layout(NamedTuple):
+class CheckpointLayout(NamedTuple):
     """The names of a module's tensors in a checkpoint.
 
     Attributes:
@@ -40,19 +40,19 @@ class Layout(NamedTuple):
     hidden_first: bool = False
 
 
-def layouts(num_layers: int) -> tuple[Layout, ...]:
+def layouts(num_layers: int) -> tuple[CheckpointLayout, ...]:
     """Return the known layouts of the first module of a target with ``num_layers`` layers."""
     qwen, mimo = "mtp.", "model.mtp_layers.0."
     after = f"model.layers.{num_layers}."  # DeepSeek-V3, GLM-4.5
     return (
-        Layout(
+        CheckpointLayout(
             "mtp.layers.0.",
             f"{qwen}pre_fc_norm_embedding",
             f"{qwen}pre_fc_norm_hidden",
             f"{qwen}fc",
             f"{qwen}norm",
         ),
-        Layout(
+        CheckpointLayout(
             after,
             f"{after}enorm",
             f"{after}hnorm",
@@ -60,7 +60,7 @@ def layouts(num_layers: int) -> tuple[Layout, ...]:
             f"{after}shared_head.norm",
             (f"{after}embed_tokens.", f"{after}shared_head.head."),
         ),
-        Layout(
+        CheckpointLayout(
             mimo,
             f"{mimo}token_layernorm",
             f"{mimo}hidden_layernorm",
@@ -136,7 +136,7 @@ def _names(path: Path) -> list[str]:
         return list(file.keys())
 
 
-def _tensors(paths: Mapping[str, Path], layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(paths: Mapping[str, Path], layout: CheckpointLayout) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of a module by name."""
     own = {f"{name}.weight" for name in layout[1:5]}
     wanted = own | {name for name in paths if name.startswith(layout.layer) and not name.startswith(layout.shared)}
@@ -180,7 +180,7 @@ def _one_layer(config: Any) -> Any:
 
 
 def _assembled(
-    layout: Layout,
+    layout: CheckpointLayout,
     tensors: dict[str, torch.Tensor],
     config: Any,
     embeddings: torch.Tensor,

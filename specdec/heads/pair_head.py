@@ -53,7 +53,7 @@ class LayerProducts(NamedTuple):
     down: Product
 
 
-class Products(NamedTuple):
+class HeadProducts(NamedTuple):
     """The products with a head's matrices, without biases."""
 
     fc: Product
@@ -166,16 +166,16 @@ class PairHead(nn.Module, ABC):
         self.config = config
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
         self.rotary = Rotary(config)
-        self._own_products: Products | None = None
+        self._own_products: HeadProducts | None = None
 
     @property
-    def _products(self) -> Products:
+    def _products(self) -> HeadProducts:
         """Those of torch, unless others were set; made anew, since a copy of the head has other matrices."""
         if self._own_products is not None:
             return self._own_products
-        return Products(lambda x: linear(x, self.fc.weight), self.midlayer.products, self.lm_head)
+        return HeadProducts(lambda x: linear(x, self.fc.weight), self.midlayer.products, self.lm_head)
 
-    def with_products(self, products: Products) -> Self:
+    def with_products(self, products: HeadProducts) -> Self:
         """Return this head with other implementations of its products; the rest is shared."""
         other = copy(self)
         other._own_products = products
@@ -246,7 +246,7 @@ def fused(head: Head, prepare: Callable[[torch.Tensor], Product]) -> Head:
     qkv = prepare(_joined(*parts))
     gate_up = prepare(_joined(mlp.gate_proj, mlp.up_proj))
     return head.with_products(
-        Products(
+        HeadProducts(
             prepare(head.fc.weight),
             LayerProducts(
                 lambda x: torch.split(qkv(x), sizes, -1),

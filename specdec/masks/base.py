@@ -15,7 +15,7 @@ Laws:
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -97,3 +97,16 @@ def register_attention(name: str, function: Callable[..., tuple[torch.Tensor, No
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:
     """Return the nodes whose logits are read in any row; no other logits are computed."""
     return tuple(sorted(set().union(*(tree.nodes_wanted() for tree in trees))))
+
+
+class AttentionKind(NamedTuple):
+    """The scale of the scores, their bound, and attention sinks, (heads,); None for no bound and no sinks."""
+
+    scale: float
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, query: torch.Tensor, scaling: float | None, softcap: float | None, sinks: torch.Tensor | None) -> Self:
+        """Return the kind of a call; without ``scaling`` the scale is that of the head size of ``query``."""
+        return cls(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sinks)

@@ -38,7 +38,7 @@ from specdec.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Wanted):
+class GeneratorChoice(Wanted):
     """A generator's options, with plug-ins in place of their names.
 
     Attributes:
@@ -70,7 +70,7 @@ class Binding:
         PluginError: for an unknown backend, or a proposer that fails.
     """
 
-    def __init__(self, models: Iterable[LoadedModel], choice: Choice, registry: Registry) -> None:
+    def __init__(self, models: Iterable[LoadedModel], choice: GeneratorChoice, registry: Registry) -> None:
         self.choice = choice
         self._registry, self._lease = registry, WeightsLease(choice.weights, registry.kernels())
         self._has_noted = False

@@ -13,7 +13,7 @@ from specdec.models.weights.modes import checked_weights
 from specdec.numerics import Mode, checked_mode
 from specdec.plugins.registry import Registry
 from specdec.runtime.backend_choice import LoadedModel, backends_for, read_models, why_torch
-from specdec.runtime.binding import Binding, Choice
+from specdec.runtime.binding import Binding, GeneratorChoice
 from specdec.runtime.strategies import check_files
 from specdec.settings import Settings
 from specdec.strategies.base import Proposer
@@ -68,7 +68,7 @@ def choice_of(
     weights: str,
     mask: Any,
     backend: str,
-) -> Choice:
+) -> GeneratorChoice:
     """Return a generator's options with plug-ins in place of their names.
 
     Raises:
@@ -82,7 +82,7 @@ def choice_of(
         return named(proposer) if isinstance(proposer, str) else make(proposer)
 
     compiler = None if mask is None else registry.make("masks", mask)
-    return Choice(
+    return GeneratorChoice(
         proposer=resolve(proposer),
         verifier=registry.make("verifiers", verifier),
         numerics=checked_mode(numerics, compiler),
@@ -94,7 +94,12 @@ def choice_of(
 
 
 def open_model(
-    registry: Registry, choice: Choice, model: Any, tokenizer: Any | None, device: Any = None, dtype: Any = None
+    registry: Registry,
+    choice: GeneratorChoice,
+    model: Any,
+    tokenizer: Any | None,
+    device: Any = None,
+    dtype: Any = None,
 ) -> Binding:
     """Bind a model object, or a model given by name, with a backend that is preferred to torch if one can drive it.
 

@@ -1,12 +1,11 @@
 """Logits to scores: the logits processors of a request's settings, in transformers' order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from specdec.constraints.path_state import PathState
-from specdec.sampling.penalties import Bias, CountPenalty
 from specdec.settings import Criterion, Processor, Settings
 
 # transformers' processors whose scores depend on the given path alone: not those with state between calls
@@ -20,6 +19,39 @@ _PATH_PURE = (
     "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
 _PURE_CRITERIA = "EosTokenCriteria", "MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria"
+
+
+class Bias:
+    """Adds a constant to the scores of some tokens, as ``logit_bias`` of the OpenAI API does."""
+
+    is_path_pure = True
+
+    def __init__(self, by_token: Mapping[int, float], device: str) -> None:
+        self._tokens = torch.tensor([*by_token], dtype=torch.long, device=device)
+        self._added = torch.tensor([*by_token.values()], dtype=torch.float32, device=device)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores and the result: ``(batch, vocab)``; paths: ``(batch, tokens)``."""
+        return scores.index_add(1, self._tokens, self._added.to(scores.dtype).expand(len(scores), -1))
+
+
+class CountPenalty:
+    """Lowers the scores of tokens that occur among the path's new tokens, by count and by presence.
+
+    A score becomes mu[j] - c[j] * frequency - (c[j] > 0) * presence, where c[j] is the count of j (OpenAI API
+    reference, "Frequency and presence penalties").
+    """
+
+    is_path_pure = True
+
+    def __init__(self, frequency: float, presence: float, prompt_length: int) -> None:
+        self._frequency, self._presence, self._prompt_length = frequency, presence, prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores and the result: ``(batch, vocab)``; paths with their prompts: ``(batch, tokens)``."""
+        written = input_ids[:, self._prompt_length :]
+        counts = torch.zeros_like(scores).scatter_add_(1, written, torch.ones_like(written, dtype=scores.dtype))
+        return scores - counts * self._frequency - (counts > 0) * self._presence
 
 
 class Warper:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from specdec.strategies.lookahead import LookaheadProposer as LookaheadProposer
     from specdec.strategies.prompt_lookup import PromptLookupProposer as PromptLookupProposer
     from specdec.strategies.request import Request as Request
-    from specdec.strategies.retained import Retained as Retained
+    from specdec.strategies.request import Retained as Retained
     from specdec.strategies.signals import Answers as Answers
     from specdec.strategies.signals import Hidden as Hidden
     from specdec.strategies.signals import HiddenAnswers as HiddenAnswers
@@ -60,8 +60,7 @@ else:
             "auto.sizer": ("DraftSizer", "SpeedupSizer"),
             "auto.source": ("Candidate", "Source", "SourceProposer"),
             "prompt_lookup": ("PromptLookupProposer",),
-            "request": ("Request",),
-            "retained": ("Retained",),
+            "request": ("Request", "Retained"),
             "signals": ("Answers", "Hidden", "HiddenAnswers", "Nodes", "Signal", "TopK", "TopLogits", "What"),
             "sources.datastore": ("DatastoreProposer",),
             "sources.grammar": ("GrammarProposer",),

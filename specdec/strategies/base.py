@@ -29,8 +29,7 @@ from specdec.errors import PluginError
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
-from specdec.strategies.request import Request
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Request, Retained
 from specdec.strategies.signals import Answers, Signal
 from specdec.tree import Budget, DraftTree
 
@@ -216,3 +215,17 @@ class Proposer(Configuration, ABC):
     def start(self, request: Request) -> Drafter:
         """Return a drafter for one request; not needed by a strategy that defines ``bind``."""
         raise PluginError(f"{type(self).__name__} starts requests by its engine: call bind(host).start(request)")
+
+
+class BatchDrafter(Drafter):
+    """A drafter whose engine drafts for all its requests together, in its own ``propose_many``."""
+
+    def __init__(self, request: Request, engine: Engine) -> None:
+        super().__init__(request)
+        self._write = engine.propose_many
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._write([self], [budget])[0]
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal

@@ -15,6 +15,7 @@ The window as a tree (column j = 0 … W-1, level l = 0 … N-2; cell (0, 0) is 
 """
 
 import warnings
+from collections.abc import Iterable
 from typing import ClassVar
 
 from pydantic import Field
@@ -22,7 +23,6 @@ from pydantic import Field
 from specdec.strategies.base import Drafter, Engine, Proposer, Tunable
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
-from specdec.strategies.ngram_pool import NgramPool
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Nodes, Signal, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
@@ -143,3 +143,33 @@ class _LookaheadDrafter(Drafter):
             fresh = tokens[max(0, self._num_collected - self._config.N + 1) :]
             self._pool.add_text(list(fresh), self._config.N)
             self._num_collected = len(tokens)
+
+
+class NgramPool:
+    """For each token, the latest n-grams that begin with it.
+
+    Holds at most ``capacity`` continuations per key and evicts the least recently added (-1: no limit).
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._continuations: dict[int, dict[tuple[int, ...], None]] = {}
+
+    def add(self, key: int, continuation: tuple[int, ...]) -> None:
+        """Add a continuation as the most recent of its key."""
+        if self._capacity == 0:
+            return
+        known = self._continuations.setdefault(key, {})
+        known.pop(continuation, None)
+        known[continuation] = None
+        if len(known) > self._capacity > 0:
+            del known[next(iter(known))]
+
+    def add_text(self, tokens: list[int], length: int) -> None:
+        """Add every n-gram of ``length`` tokens of a text; its first token is the key."""
+        for start in range(len(tokens) - length + 1):
+            self.add(tokens[start], tuple(tokens[start + 1 : start + length]))
+
+    def lookup(self, key: int) -> Iterable[tuple[int, ...]]:
+        """Return the continuations of a key, the most recent first."""
+        return reversed(self._continuations.get(key, {}))

@@ -2,12 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from specdec.constraints.path_state import PathState
-from specdec.strategies.retained import Retained
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A drafter's state about part of a text, cached with the keys and values of that part.
+
+    Attributes:
+        state: the strategy's own; it isn't modified.
+        num_bytes: its size, counted against the memory for cached keys and values.
+    """
+
+    state: Any
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

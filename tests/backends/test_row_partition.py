@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.backends import grouped_attention
-from specdec.backends.row_partition import partition_rows, visible_lengths
+from specdec.backends.grouped_attention import partition_rows, visible_lengths
 from specdec.layout import Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.tree import DraftTree

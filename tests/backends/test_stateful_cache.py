@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import hf, wide_passes
 from specdec.backends.hf import HFBackend
-from specdec.backends.states.recurrent_gemma_states import RecurrentGemmaStates
+from specdec.backends.states.state_cache_choice import RecurrentGemmaStates
 from specdec.backends.states.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError
-from specdec.backends.static import Inputs, StaticBackend
+from specdec.backends.static import StaticBackend, StaticInputs
 from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
 from specdec.target import Target
@@ -38,7 +38,7 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = set[tuple[int, ...]]()
     call = StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         mask = next(iter(inputs.masks.values()))
         shapes.add((*inputs.input_ids.shape, mask.shape[3], len(inputs.columns)))
         return call(self, inputs, hidden)
@@ -69,12 +69,12 @@ class PretendGraph:
 
     num_replays = 0
 
-    def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
+    def __init__(self, run: Callable[[StaticInputs], torch.Tensor], inputs: StaticInputs, pool: Any) -> None:
         self._run, self._inputs = run, inputs
         self._place = run.func.__self__._placement  # type: ignore[attr-defined]  # a partial of the backend's method
         self._captured = self._place.first, self._place.visible
 
-    def __call__(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    def __call__(self, inputs: StaticInputs) -> tuple[torch.Tensor, ...]:
         type(self).num_replays += 1
         self._inputs.copy_(inputs)
         self._place.first, self._place.visible = self._captured
@@ -190,7 +190,7 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
 
-    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         depths.add(len(model.model.layers))
         return call(self, inputs, hidden)
 
@@ -298,7 +298,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
 def test_batches_of_other_sizes_share_shapes_and_leave_closed_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, call = set[int](), StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
         shapes.add(len(inputs.input_ids))
         return call(self, inputs, hidden)
 

@@ -8,7 +8,7 @@ import pytest
 
 from specdec import DraftTree, Generator, ToyModel
 from specdec.costs import Costs
-from specdec.decoding.source_counts import NUM_BINS, SourceCounts
+from specdec.decoding.stats import NUM_BINS, SourceCounts
 from specdec.record import StepRecord
 from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.base import Engine

@@ -8,9 +8,9 @@ import torch
 
 from specdec import DraftTree, Generator
 from specdec.backends.hf import HFBackend
-from specdec.backends.static import Inputs, StaticBackend
+from specdec.backends.static import StaticBackend, StaticInputs
 from specdec.layout import Shapes, Window
-from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.slot_table.kernel import attend_by_torch
 from specdec.masks.slot_table.table import SlotTable
@@ -178,7 +178,7 @@ def test_walks_through_every_kind_of_pass_find_no_other_bits() -> None:
 def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, call = set[tuple[int, int]](), StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
         shapes.add((len(inputs.input_ids), inputs.input_ids.shape[1]))
         return call(self, inputs, hidden)
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from specdec.models.altered import alterations_of
+from specdec.heads.strategies.target_weights import alterations_of
 
 
 class Lora(torch.nn.Linear):

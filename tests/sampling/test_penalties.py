@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.sampling.penalties import Bias, CountPenalty
+from specdec.sampling.processors import Bias, CountPenalty
 from tests.support.plain import keyed_gumbel
 
 SETTINGS: list[dict[str, Any]] = [

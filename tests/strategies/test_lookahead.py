@@ -10,7 +10,7 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Drafter
-from specdec.strategies.ngram_pool import NgramPool
+from specdec.strategies.lookahead import NgramPool
 from specdec.strategies.signals import Answers
 from specdec.testing import toy_host
 

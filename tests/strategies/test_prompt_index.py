@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.strategies.prompt_index import PromptIndex
+from specdec.strategies.prompt_lookup import PromptIndex
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=20), max_size=8), st.integers(1, 6))

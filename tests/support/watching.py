@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Nodes, Proposer, Request
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Retained
 from specdec.strategies.signals import Answers, Hidden, Signal
 
 STATES = Hidden((0,))  # the toy's: the layer, the token and its position

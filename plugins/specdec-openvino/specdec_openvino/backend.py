@@ -14,12 +14,11 @@ from specdec import ModelError
 from specdec.backends import Backend, BackendOptions, Examination, Output
 from specdec.costs import CostModel, Costs
 from specdec.heads import HeadRunners
-from specdec.layout import Compiler, Layout, Shapes
+from specdec.layout import Compiler, Layout, Padding, Shapes
 from specdec.machine import TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.masks import DenseCompiler
 from specdec.models import ModelSource, attention_kinds, name_of, shapes_of
 from specdec.models.position_limit import position_limit
-from specdec.padding import Padding
 from specdec.runtime.probes import probe
 from specdec.target import Target
 from specdec_openvino import loading

@@ -3,12 +3,12 @@
 from unittest.mock import Mock
 
 import pytest
-
-from specdec.costs import Costs
-from specdec.padding import Padding
-from specdec.record import Outcome, StepRecord
 from specdec_openvino.engine.change_costs import ChangeCosts
 from specdec_openvino.engine.filling import Filling
+
+from specdec.costs import Costs
+from specdec.layout import Padding
+from specdec.record import Outcome, StepRecord
 
 PADDING = Padding((6, 8, 12), least_width=2)
 MEASURED = Costs((1, 6, 12), (1.0, 1.0, 1.6), 1.0, PADDING)

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from specdec.errors import ModelError, RequestError
-from specdec.models import position_limit
+from specdec.models.position_limit import check_length as check_tokens
+from specdec.models.position_limit import position_limit
 from specdec.plugins.names import BUILT_INS, check_name, has_others, known_names, merged_parts
 
 _WITH_HEADS = "eagle", "eagle3", "medusa", "p_eagle"
@@ -95,12 +96,12 @@ def check_length(folder: str, texts: Iterable[str], max_new_tokens: int) -> None
     tokenizer = Tokenizer.from_file(str(file))
     for text in long:
         number = len(tokenizer.encode(text, add_special_tokens=False).ids)
-        position_limit.check_length(number, max_new_tokens, limit)
+        check_tokens(number, max_new_tokens, limit)
 
 
 def _limit_of(folder: Path) -> int | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return position_limit.position_limit(SimpleNamespace(**config.get("text_config", config)))
+        return position_limit(SimpleNamespace(**config.get("text_config", config)))
     except (OSError, ValueError, TypeError, AttributeError):  # loading the model says what is wrong
         return None

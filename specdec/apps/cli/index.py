@@ -46,7 +46,7 @@ def index(
         _check_output(output, overwrite)
         from specdec.strategies.sources.index.building import build_index
         from specdec.strategies.sources.index.corpus import Corpus, Encoder
-        from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+        from specdec.strategies.sources.tokenizer_fingerprint import TokenizerFingerprint
 
         corpus = Corpus.of(paths)
         if not corpus.files:
@@ -54,7 +54,7 @@ def index(
         tokenizer = load_tokenizer(named_model(model))
         with counted(len(corpus.files), "files") as (advance, say):
             encoded = Encoder(tokenizer).encode(_documents(corpus, advance))
-            header, size = build_index(output, encoded, Fingerprint.of(tokenizer), on_stage=say)
+            header, size = build_index(output, encoded, TokenizerFingerprint.of(tokenizer), on_stage=say)
     table = FiguresTable("index", "documents", "tokens", "MB", "seconds")
     seconds = time.monotonic() - begun
     table.add_row(

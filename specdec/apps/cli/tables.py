@@ -10,7 +10,7 @@ from specdec.apps.cli.figures_table import FiguresTable, folded
 
 if TYPE_CHECKING:
     from specdec.apps.comparison import Comparison, Row
-    from specdec.apps.comparison.runs import Plan
+    from specdec.apps.comparison.runs import ComparisonPlan
     from specdec.apps.comparison.spec_bench import SpecBench
 
 _DEFECT, _TIE = "bold red", "yellow"
@@ -105,7 +105,7 @@ def identity_lines(comparison: "Comparison", tokenizer: Any) -> Iterator[Text]:
         yield Text(line, style="" if found is None else _TIE if found.verdict == "numeric tie" else _DEFECT)
 
 
-def _identity(row: "Row", plan: "Plan") -> Text:
+def _identity(row: "Row", plan: "ComparisonPlan") -> Text:
     if row.strategy in plan.plain:
         return Text("–")
     if row.num_different is None:

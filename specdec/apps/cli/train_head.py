@@ -19,8 +19,8 @@ from specdec.errors import RequestError, SpecdecError
 if TYPE_CHECKING:
     from specdec.heads.training import HeadSettings, TrainedHead
     from specdec.heads.training.script import Script
-    from specdec.heads.training.text import Text as TrainingText
-    from specdec.heads.training.text_export import Layout
+    from specdec.heads.training.text import TrainingText
+    from specdec.heads.training.text_export import ExportLayout
 
 _KIND = "eagle3"  # of the heads that are trained
 _LEAST_SECONDS_OF_REPORT, _REPORT_SHARE = 20.0, 0.02  # for decoding with the new head
@@ -105,16 +105,16 @@ def _check_kind(kind: str) -> None:
         )
 
 
-def _layout(name: str) -> "Layout":
-    from specdec.heads.training.text_export import Layout
+def _layout(name: str) -> "ExportLayout":
+    from specdec.heads.training.text_export import ExportLayout
 
     try:
-        return Layout(name)
+        return ExportLayout(name)
     except ValueError:
         raise RequestError(f"--export {name}: give specforge or speculators") from None
 
 
-def _export(layout: "Layout", path: Path, text: "TrainingText", script: "Script", tokenizer: Any) -> str:
+def _export(layout: "ExportLayout", path: Path, text: "TrainingText", script: "Script", tokenizer: Any) -> str:
     """Write the model's text as a file; return what was written."""
     from specdec.heads.training.text_export import write_text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.apps.comparison.runs import Run
-from specdec.decoding.source_counts import NUM_BINS
+from specdec.decoding.stats import NUM_BINS
 
 
 @dataclass(frozen=True, slots=True)

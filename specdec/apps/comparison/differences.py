@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specdec.apps.comparison.runs import Plan, Run, RunKey
+from specdec.apps.comparison.runs import ComparisonPlan, Run, RunKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class Difference:
         return len(self.agreed)
 
 
-def find_differences(plan: Plan, runs: Mapping[RunKey, Run], pairs: Iterable[tuple[int, int]]) -> list[Difference]:
+def find_differences(
+    plan: ComparisonPlan, runs: Mapping[RunKey, Run], pairs: Iterable[tuple[int, int]]
+) -> list[Difference]:
     """Compare every text with plain decoding's, for strategies whose rule promises its tokens.
 
     Args:

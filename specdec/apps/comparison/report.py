@@ -37,7 +37,7 @@ _MOST_PROMPT_TOKENS = 200  # from the end of a sample's prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StepText:
     """The text that one step of a sample emitted."""
 
     step: int
@@ -56,7 +56,7 @@ class Sample:
     run: Run
     num_left_out: int
     prompt: str
-    pieces: list[Piece]
+    pieces: list[StepText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,12 @@ def _texts(prompt: Sequence[int], run: Run, decode: Decode | None) -> list[str]:
     return texts
 
 
-def _pieces(run: Run, texts: Sequence[str]) -> list[Piece]:
+def _pieces(run: Run, texts: Sequence[str]) -> list[StepText]:
     pieces, num_shaded = [], 0
     for step, (length, text) in enumerate(zip(run.accepted_lengths, texts, strict=True), start=1):
         num_shaded += length > 1
         shade = ("even", "odd")[num_shaded % 2] if length > 1 else ""
-        pieces.append(Piece(step, length, text, shade))
+        pieces.append(StepText(step, length, text, shade))
     return pieces
 
 

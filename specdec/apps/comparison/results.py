@@ -9,7 +9,7 @@ from typing import Any
 from specdec.apps.comparison.contributions import contributions
 from specdec.apps.comparison.differences import Difference, find_differences
 from specdec.apps.comparison.rows import Row, row_of, speeds, tokens_per_step
-from specdec.apps.comparison.runs import Plan, Run
+from specdec.apps.comparison.runs import ComparisonPlan, Run
 from specdec.apps.comparison.spec_bench import SpecBench, spec_bench
 from specdec.apps.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.errors import RequestError, SpecdecError, plural, shortened
@@ -31,7 +31,7 @@ class Comparison:
         RequestError: no prompt has been run by every strategy.
     """
 
-    def __init__(self, plan: Plan, runs: Sequence[Run]) -> None:
+    def __init__(self, plan: ComparisonPlan, runs: Sequence[Run]) -> None:
         self.plan = plan
         self.runs = list(runs)
         self._by_key = {run.key: run for run in runs}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specdec.apps.comparison.differences import Difference
-from specdec.apps.comparison.runs import Plan, Run
+from specdec.apps.comparison.runs import ComparisonPlan, Run
 from specdec.apps.comparison.statistics import Ratio, speed_ratio
 from specdec.record import PHASES
 
@@ -45,7 +45,9 @@ class Row:
         return entry | {"speed_up": [self.speed_up.value, low, high]}
 
 
-def row_of(name: str, runs: Sequence[Run], plain: Sequence[Run], differences: Sequence[Difference], plan: Plan) -> Row:
+def row_of(
+    name: str, runs: Sequence[Run], plain: Sequence[Run], differences: Sequence[Difference], plan: ComparisonPlan
+) -> Row:
     """A strategy's figures from its runs, those of plain decoding on the same prompts, and all differences."""
     num_steps = sum(len(run.accepted_lengths) for run in runs)
     tokens, seconds = own = speeds(runs)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from specdec.apps.comparison.runs import Plan, Run
+from specdec.apps.comparison.runs import ComparisonPlan, Run
 from specdec.errors import RequestError, shortened
 
 
@@ -16,7 +16,7 @@ class RunFile:
         RequestError: the file belongs to another comparison; the message has the first difference.
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: ComparisonPlan) -> None:
         self.runs: list[Run] = []
         if path.exists() and path.stat().st_size:
             before, self.runs = read(path)
@@ -47,7 +47,7 @@ def check_run_file(path: Path) -> None:
         read(path)
 
 
-def read(path: Path) -> tuple[Plan, list[Run]]:
+def read(path: Path) -> tuple[ComparisonPlan, list[Run]]:
     """Read a file's plan and runs; an incomplete last line is skipped.
 
     Raises:
@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
     except UnicodeDecodeError as error:
         raise RequestError(f"{path} is not a run file: it is not UTF-8 text") from error
     try:
-        plan = Plan.model_validate_json(lines[0] if lines else "")
+        plan = ComparisonPlan.model_validate_json(lines[0] if lines else "")
     except ValidationError:
         raise RequestError(
             f"{path} is not a run file: the first line isn't a plan of this version's `specdec compare --run`"
@@ -77,7 +77,7 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
     return plan, runs
 
 
-def merge(paths: Sequence[Path]) -> tuple[Plan, list[Run]]:
+def merge(paths: Sequence[Path]) -> tuple[ComparisonPlan, list[Run]]:
     """Merge files of one comparison; each file's repeats follow those of the file before.
 
     Raises:
@@ -95,8 +95,8 @@ def merge(paths: Sequence[Path]) -> tuple[Plan, list[Run]]:
     return first.model_copy(update={"repeats": repeats}), runs
 
 
-def _check_same(plan: Plan, other: Plan, path: Path) -> None:
-    for name in Plan.model_fields:
+def _check_same(plan: ComparisonPlan, other: ComparisonPlan, path: Path) -> None:
+    for name in ComparisonPlan.model_fields:
         ours, theirs = getattr(plan, name), getattr(other, name)
         if name not in {"repeats", "inexact"} and ours != theirs:
             values = f"its {name} is {shortened(str(theirs))}, not {shortened(str(ours))}"

@@ -20,7 +20,7 @@ RunKey = tuple[str, int, int]  # strategy, prompt, repeat
 Decoder = Callable[[int, int], Result]  # (prompt, seed)
 
 
-class Plan(BaseModel):
+class ComparisonPlan(BaseModel):
     """The full description of a comparison; the first line of a run file.
 
     Runs belong to one comparison if their plans are equal, ``repeats`` and ``inexact`` aside: the latter quotes a
@@ -103,7 +103,7 @@ def decoder(
 
 
 def measure(
-    plan: Plan,
+    plan: ComparisonPlan,
     decoders: dict[str, Decoder],
     done: Collection[RunKey] = (),
     clock: Callable[[], float] = time.perf_counter,
@@ -139,7 +139,7 @@ def measure(
                     yield _run(name, prompt, repeat, clock() - began, result)
 
 
-def _attempt(plan: Plan, decoders: dict[str, Decoder], name: str, prompt: int, seed: int) -> Result:
+def _attempt(plan: ComparisonPlan, decoders: dict[str, Decoder], name: str, prompt: int, seed: int) -> Result:
     try:
         return decoders[name](prompt, seed)
     except Exception as error:  # third-party code

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from specdec.apps.comparison.differences import Difference
 from specdec.apps.comparison.results import Comparison
-from specdec.apps.comparison.runs import Plan
+from specdec.apps.comparison.runs import ComparisonPlan
 from specdec.apps.comparison.statistics import FEWEST_PROMPTS
 from specdec.errors import plural
 from specdec.numerics import Numerics
@@ -132,7 +132,7 @@ def warm_strategies(comparison: Comparison) -> str:
     )
 
 
-def by_numerics(plan: Plan, names: Iterable[str]) -> str:
+def by_numerics(plan: ComparisonPlan, names: Iterable[str]) -> str:
     """The numerics of some strategies; if they differ, each followed by the names of its strategies."""
     groups: dict[str, list[str]] = {}
     for name in names:

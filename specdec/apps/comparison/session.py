@@ -13,7 +13,7 @@ from specdec.apps.comparison.options import ComparisonKeywords, ComparisonOption
 from specdec.apps.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.apps.comparison.results import Comparison
 from specdec.apps.comparison.runfile import RunFile
-from specdec.apps.comparison.runs import WARM, Decoder, Plan, Promise, Run, decoder, measure
+from specdec.apps.comparison.runs import WARM, ComparisonPlan, Decoder, Promise, Run, decoder, measure
 from specdec.apps.comparison.ties import examine_differences
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
@@ -65,7 +65,7 @@ class ComparisonSession:
         chosen = as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, given.chat)
         ends = ends_in_chat(plain.model, plain.tokenizer, plain.vocab_size, {})
         self._ends = {index: ends for index, prompt in enumerate(chosen) if is_chat(prompt.prompt)}
-        self.plan = Plan(
+        self.plan = ComparisonPlan(
             strategies={name: _described(made.proposer) for name, made in self.generators.items()},
             baseline=self._contenders.baseline,
             reference=self._contenders.reference,

@@ -19,7 +19,7 @@ from specdec.record import StepRecord
 _SEEDS = 2**62
 
 
-class Call:
+class GenerateCall:
     """One call of ``generate``: its rows, their settings, and the tokens decoded so far.
 
     Args:

@@ -79,11 +79,13 @@ class CustomGenerate:
         Raises:
             SpecdecError: for unsupported arguments, by name, and if decoding fails.
         """
-        from specdec.apps.in_transformers.call import Call
+        from specdec.apps.in_transformers.call import GenerateCall
 
         withheld = _withheld()
         streamer = withheld.get("streamer")
-        call = Call(input_ids, logits_processor, stopping_criteria, generation_config, streamer, self.constraint)
+        call = GenerateCall(
+            input_ids, logits_processor, stopping_criteria, generation_config, streamer, self.constraint
+        )
         call.check(model_kwargs, withheld.get("assistant_model"), "image" in model.input_modalities)
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
 

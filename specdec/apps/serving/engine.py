@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from specdec.apps.serving.errors import ApiError
-from specdec.apps.serving.jobs import Job, Progress, Text
+from specdec.apps.serving.jobs import Job, JobProgress, JobText
 from specdec.apps.serving.logprobs import TokenLogprob, logprobs_of, prompt_logprobs_of
 from specdec.apps.serving.step_events import report_of
 from specdec.apps.serving.token_texts import TokenTexts
@@ -36,7 +36,7 @@ Observer = Callable[[StepRecord, OpenBatch], None]
 Order = tuple[Job, bool]  # a job, with True to start it or False to cancel it
 
 
-class Engine:
+class ServingEngine:
     """Decodes the calls of a server together, in one batch.
 
     Args:
@@ -62,7 +62,7 @@ class Engine:
             max_guest_size=max_guest_size,
         )
         self._orders = queue.SimpleQueue[Order | None]()
-        self._texts: dict[RequestHandle, Text] = {}  # the engine thread's own
+        self._texts: dict[RequestHandle, JobText] = {}  # the engine thread's own
         self._loop: asyncio.AbstractEventLoop | None = None
         self._log = logging.getLogger("specdec.serving")
         self._texts_of = TokenTexts(generator.tokenizer)
@@ -164,13 +164,13 @@ class Engine:
             self._send([(job, refusal)])
         for index, handle in enumerate(handles):
             if isinstance(handle, Handle):
-                self._texts[handle] = Text(job, index, Figures(), is_echoed=not call.echoes)
+                self._texts[handle] = JobText(job, index, Figures(), is_echoed=not call.echoes)
                 if refusal is not None:
                     handle.fail(refusal)
 
     def _publish(self, batch: OpenBatch, record: StepRecord) -> None:
         """Send each job its events of a step."""
-        events: list[tuple[Job, Progress | Exception]] = []
+        events: list[tuple[Job, JobProgress | Exception]] = []
         for outcome in record.outcomes:
             has_ended = outcome.finish_reason is not None
             text = self._texts.pop(outcome.request) if has_ended else self._texts[outcome.request]
@@ -180,13 +180,15 @@ class Engine:
                 events.append((text.job, self._progress(batch, record, outcome, text)))
         self._send(events)
 
-    def _progress(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
+    def _progress(
+        self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: JobText
+    ) -> JobProgress | Exception:
         try:
             return self._told(batch, record, outcome, text)
         except Exception as error:  # a tokenizer's error, for this text only
             return ApiError(500, f"the text can't be reported: {in_one_line(error)}", code="decoding_failed")
 
-    def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
+    def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: JobText) -> JobProgress | Exception:
         call, chunk = text.job.call, batch.chunk(outcome)
         if chunk.result is not None and chunk.result.error is not None:
             error = chunk.result.error
@@ -194,7 +196,7 @@ class Engine:
                 return ApiError(400, str(error), code="invalid_value")
             return ApiError(500, str(error), code="decoding_failed")
         num_before = len(call.echoes[text.index].text) if call.echoes else 0
-        progress = Progress(
+        progress = JobProgress(
             index=text.index,
             text=chunk.text,
             token_ids=chunk.token_ids,
@@ -205,7 +207,7 @@ class Engine:
         )
         return progress if text.is_echoed else self._with_echo(progress, text)
 
-    def _with_echo(self, progress: Progress, text: Text) -> Progress | Exception:
+    def _with_echo(self, progress: JobProgress, text: JobText) -> JobProgress | Exception:
         """Return a text's first progress with its prompt in front, or with the prompt alone."""
         if not progress.token_ids:  # figures of a part of the prompt would be wrong
             return ApiError(503, "the request was cancelled before its prompt was read", code="timeout")
@@ -224,7 +226,7 @@ class Engine:
         self._texts.clear()
         self._send([(job, error) for job in jobs])
 
-    def _send(self, events: "list[tuple[Job, Progress | Exception]]") -> None:
+    def _send(self, events: "list[tuple[Job, JobProgress | Exception]]") -> None:
         """Deliver the events of a step, all at once."""
         if events and self._loop is not None:
             with suppress(RuntimeError):  # the loop has closed
@@ -245,6 +247,6 @@ def _refusal_of(handle: Handle | Exception, batch: OpenBatch, params: tuple[str,
     return None
 
 
-def _deliver(events: "list[tuple[Job, Progress | Exception]]") -> None:
+def _deliver(events: "list[tuple[Job, JobProgress | Exception]]") -> None:
     for job, event in events:
         job.receive(event)

@@ -14,7 +14,7 @@ from specdec.record import PromptLogprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """A step's new tokens and text of one text.
 
     Attributes:
@@ -47,7 +47,7 @@ class Job:
         self.call = call
         self.is_over = False
         self._on_over = on_over
-        self._events = deque[Progress | Exception]()
+        self._events = deque[JobProgress | Exception]()
         self._has_news = asyncio.Event()
         self._num_open = len(call.prompts)
 
@@ -62,25 +62,25 @@ class Job:
             self.is_over = True
             self._on_over(self.has_ended)
 
-    def receive(self, event: Progress | Exception) -> None:
+    def receive(self, event: JobProgress | Exception) -> None:
         """Add an event; an error ends the job."""
         if self.is_over:
             return
         self._events.append(event)
         self._has_news.set()
-        if isinstance(event, Progress) and event.result is not None:
+        if isinstance(event, JobProgress) and event.result is not None:
             self._num_open -= 1
         if isinstance(event, Exception) or self.has_ended:
             self.give_up()
 
-    async def news(self) -> AsyncIterator[list[Progress]]:
+    async def news(self) -> AsyncIterator[list[JobProgress]]:
         """Yield lists of the events since the previous one until all texts have ended; raise the error that ends it."""
         while True:
             await self._has_news.wait()
             self._has_news.clear()
             events, is_over = [*self._events], self.is_over
             self._events.clear()
-            if progress := [event for event in events if isinstance(event, Progress)]:
+            if progress := [event for event in events if isinstance(event, JobProgress)]:
                 yield progress
             for event in events:
                 if isinstance(event, Exception):
@@ -90,7 +90,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Text:
+class JobText:
     """One text of a job while it is decoded.
 
     Attributes:

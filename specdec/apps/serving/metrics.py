@@ -150,7 +150,7 @@ class Metrics:
         return generate_latest(self._labelled)
 
 
-class Stopwatch:
+class RequestStopwatch:
     """The latencies of one answer."""
 
     def __init__(self, metrics: Metrics, arrived: float) -> None:

@@ -30,7 +30,7 @@ class CallPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """A part of an answer; only one of its fields is set."""
 
     content: str = ""
@@ -46,7 +46,7 @@ class ParsedAnswer:
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
 
-    def add(self, pieces: Iterable[Piece]) -> None:
+    def add(self, pieces: Iterable[AnswerPiece]) -> None:
         """Add pieces in their order."""
         for piece in pieces:
             self.content += piece.content
@@ -59,6 +59,6 @@ class ParsedAnswer:
             self.tool_calls[call.index].arguments += call.arguments
 
 
-def content_pieces(text: str) -> list[Piece]:
+def content_pieces(text: str) -> list[AnswerPiece]:
     """Return a text as content; no piece for an empty text."""
-    return [Piece(content=text)] if text else []
+    return [AnswerPiece(content=text)] if text else []

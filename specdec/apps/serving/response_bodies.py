@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from specdec.apps.serving.errors import ApiError
-from specdec.apps.serving.jobs import Progress
+from specdec.apps.serving.jobs import JobProgress
 from specdec.apps.serving.logprobs import TokenLogprob
-from specdec.apps.serving.parsed_answer import CallPiece, ParsedAnswer, Piece
+from specdec.apps.serving.parsed_answer import AnswerPiece, CallPiece, ParsedAnswer
 from specdec.apps.serving.requests import Call
 from specdec.apps.serving.usage import Figures
 
@@ -43,7 +43,7 @@ class ResponseBuilder(ABC):
         self._parsers = [call.plan.parser() for _ in call.prompts]
         self._answers = [ParsedAnswer() for _ in call.prompts]
 
-    def note(self, progress: Progress) -> list[Piece]:
+    def note(self, progress: JobProgress) -> list[AnswerPiece]:
         """Add a step's progress; return the pieces of the answer that it completes."""
         parser = self._parsers[progress.index]
         pieces = parser.feed(progress.text)
@@ -95,7 +95,7 @@ class ResponseBuilder(ABC):
         return []
 
     @abstractmethod
-    def chunks(self, progress: Progress, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    def chunks(self, progress: JobProgress, pieces: Sequence[AnswerPiece]) -> list[dict[str, Any]]:
         """Return a step's events of a streamed answer; called after ``note``, which has returned the pieces."""
 
     def end(self) -> dict[str, Any]:
@@ -120,9 +120,9 @@ class ChoicesResponse(ResponseBuilder):
         ]
         return {**self._head, "object": self.whole, "choices": choices, "usage": self.usage()}
 
-    def chunks(self, progress: Progress, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    def chunks(self, progress: JobProgress, pieces: Sequence[AnswerPiece]) -> list[dict[str, Any]]:
         parts = []  # one for each piece, and one at least
-        for number, piece in enumerate(pieces or [Piece()]):
+        for number, piece in enumerate(pieces or [AnswerPiece()]):
             is_last = progress.result is not None and number >= len(pieces) - 1
             reason = self.finish_reason(progress.index) if is_last else None
             own = self._part(piece, progress.logprobs if number == 0 else ())
@@ -141,7 +141,7 @@ class ChoicesResponse(ResponseBuilder):
         """Return a choice, without its index and finish reason."""
 
     @abstractmethod
-    def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _part(self, piece: AnswerPiece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return a choice of a part, without its index and finish reason."""
 
 
@@ -172,7 +172,7 @@ class ChatResponse(ChoicesResponse):
             ]
         return {"message": message, "logprobs": self._logprobs_entry(logprobs)}
 
-    def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _part(self, piece: AnswerPiece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         delta: dict[str, Any] = {}
         if piece.content:
             delta["content"] = piece.content
@@ -196,7 +196,7 @@ class CompletionResponse(ChoicesResponse):
     def _whole_choice(self, answer: ParsedAnswer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"text": answer.content, "logprobs": self._logprobs_entry(logprobs)}
 
-    def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _part(self, piece: AnswerPiece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"text": piece.content, "logprobs": self._logprobs_entry(logprobs)}
 
     def _logprobs_entry(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:

@@ -18,13 +18,13 @@ from specdec.apps.serving.answer_constraints import AnswerPlan
 from specdec.apps.serving.body_parsing import check_content_type, parse
 from specdec.apps.serving.body_threads import BodyThreads
 from specdec.apps.serving.compilation import ConstraintCompiler
-from specdec.apps.serving.engine import Engine
+from specdec.apps.serving.engine import ServingEngine
 from specdec.apps.serving.errors import ApiError
 from specdec.apps.serving.event_stream import ClientGone, EventStream, Json, while_connected
-from specdec.apps.serving.jobs import Job, Progress
-from specdec.apps.serving.metrics import Metrics, Stopwatch
+from specdec.apps.serving.jobs import Job, JobProgress
+from specdec.apps.serving.metrics import Metrics, RequestStopwatch
 from specdec.apps.serving.options import ServerOptions
-from specdec.apps.serving.parsed_answer import Piece
+from specdec.apps.serving.parsed_answer import AnswerPiece
 from specdec.apps.serving.requests import Call, RequestParser
 from specdec.apps.serving.response_bodies import ChatResponse, CompletionResponse, ResponseBuilder
 from specdec.apps.serving.responses_api.as_chat import parse_responses, renamed
@@ -37,7 +37,7 @@ from specdec.plugins.registry import load_plugins
 
 _GONE = 499  # nginx's status for a client that has closed the connection; only for the log
 Body = TypeVar("Body", bound=Sampling)
-Step = Sequence[tuple[Progress, Sequence[Piece]]]  # with the pieces of each answer that the step completes
+Step = Sequence[tuple[JobProgress, Sequence[AnswerPiece]]]  # with the pieces of each answer that the step completes
 Parts = AsyncGenerator[Step, None]
 
 
@@ -80,7 +80,7 @@ class Server:
         own = {strategy: generator.proposer}
         self.aliases = StrategyAliases(load_plugins(), options.offered, own, options.max_strategy_size)
         self.admission = Admission(options.max_batch_size, options.max_queue)
-        self.engine = Engine(
+        self.engine = ServingEngine(
             generator,
             max_batch_size=options.max_batch_size,
             max_prefix_bytes=options.max_prefix_bytes,
@@ -215,7 +215,7 @@ class Server:
 
     def _running(self, job: Job, answer: ResponseBuilder, request: Request) -> "_Running":
         """Run a job; its texts end early when its time is over."""
-        watch = Stopwatch(self.metrics, request.state.arrived)
+        watch = RequestStopwatch(self.metrics, request.state.arrived)
         timer = asyncio.get_running_loop().call_later(self._seconds_left(request), self.engine.cancel, job)
         self.engine.submit(job)
 
@@ -232,7 +232,7 @@ class Server:
         parts = self._parts(job, answer, watch)
         return _Running(parts, close)
 
-    async def _parts(self, job: Job, answer: ResponseBuilder, watch: Stopwatch) -> Parts:
+    async def _parts(self, job: Job, answer: ResponseBuilder, watch: RequestStopwatch) -> Parts:
         """Yield a job's progress, and add it to the answer and the latencies."""
         async for progress in job.news():
             if any(each.token_ids for each in progress):
@@ -241,7 +241,7 @@ class Server:
                 raise self.admission.busy("The server is too busy: the request waited too long.")
             yield [(each, answer.note(each)) for each in progress]
 
-    def _note_end(self, answer: ResponseBuilder, watch: Stopwatch, request: Request) -> None:
+    def _note_end(self, answer: ResponseBuilder, watch: RequestStopwatch, request: Request) -> None:
         usage, log_fields = answer.usage(), request.state.log_fields
         log_fields |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
         if watch.seconds_to_first is not None:
@@ -289,5 +289,5 @@ async def _streamed(
         yield [*answer.failure(error)]
 
 
-def _was_cancelled(progress: Progress) -> bool:
+def _was_cancelled(progress: JobProgress) -> bool:
     return progress.result is not None and progress.result.finish_reason == "cancelled"

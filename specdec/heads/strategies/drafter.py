@@ -16,8 +16,7 @@ from specdec.strategies.auto.acceptance_rates import AcceptanceRates
 from specdec.strategies.auto.source import Candidate, Source
 from specdec.strategies.base import Drafter
 from specdec.strategies.feedback import Feedback
-from specdec.strategies.request import Request
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Request, Retained
 from specdec.strategies.signals import Answers, Hidden, Nodes, Signal
 from specdec.tree import Budget, DraftTree
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from specdec.errors import ModelError, RequestError
@@ -16,15 +17,34 @@ from specdec.heads.training.own_text import OwnText
 from specdec.heads.training.place import Place, check_folder
 from specdec.heads.training.progress import Watch
 from specdec.heads.training.run import TrainedHead
-from specdec.heads.training.script import Script
-from specdec.heads.training.script_choice import script_for
+from specdec.heads.training.script import Script, script_for
 from specdec.heads.training.settings import HeadSettings
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 from specdec.heads.training.timed_training import TimedTraining
-from specdec.heads.training.vocabulary import draft_vocabulary
 from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn
+
+
+def draft_vocabulary(text: TrainingText, vocab_size: int, draft_vocab_size: int) -> torch.Tensor:
+    """Return the most frequent tokens of the answers, (draft vocab,), in ascending order.
+
+    Where answers have too few different tokens, the lowest ids fill the vocabulary.
+    """
+    counts = token_counts(text, vocab_size)
+    chosen = np.argsort(-counts, kind="stable")[:draft_vocab_size]
+    return torch.from_numpy(np.sort(chosen))
+
+
+def token_counts(text: TrainingText, vocab_size: int) -> np.ndarray:
+    """Return how often each token occurs in the answers, (vocab,)."""
+    is_answer = np.ones(len(text.tokens), dtype=np.int64)
+    # Each document's prefix is taken out by the running sum of +1 and -1 at its ends.
+    edges = np.zeros(len(text.tokens) + 1, dtype=np.int64)
+    np.add.at(edges, text.offsets[:-1], 1)
+    np.add.at(edges, text.offsets[:-1] + text.answers, -1)
+    is_answer -= edges.cumsum()[:-1]
+    return np.bincount(text.tokens[is_answer > 0], minlength=vocab_size)
 
 
 def train_head(
@@ -99,7 +119,7 @@ def write_own_text(
     prompts: Sequence[Sequence[int]] | None = None,
     resume: bool = False,
     watch: Watch | None = None,
-) -> tuple[Text, Script]:
+) -> tuple[TrainingText, Script]:
     """Let a model write text, in all the time given, without training a head; return it with what surrounds it.
 
     The text is kept in the folder, where ``train_head`` goes on with it. ``resume`` goes on with an interrupted run of

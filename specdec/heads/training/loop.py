@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,12 +12,65 @@ from specdec.errors import ModelError, plural
 from specdec.heads.training.acceptance import Acceptance, held_out_acceptance
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.heads.training.least_squares_start import Samples
-from specdec.heads.training.losses import Batch, labels
-from specdec.heads.training.optimizer import ScheduledAdamW
+from specdec.heads.training.losses import TrainingBatch, labels
 from specdec.heads.training.packing import PackedRows
-from specdec.heads.training.run import Resumed, Run
+from specdec.heads.training.run import Resumed, TrainingRun
 from specdec.heads.training.settings import TrainingSettings
 from specdec.heads.training.target import States, TargetStates
+
+_PREFIX = "optimizer."  # of its tensors' names
+
+
+class ScheduledAdamW:
+    """Updates of some parameters.
+
+    Args:
+        groups: parameters with their peak learning rate.
+        schedule: its ``betas``, ``clip``, ``warm_up`` and ``flat_share`` are used.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[Sequence[torch.nn.Parameter], float]], schedule: TrainingSettings
+    ) -> None:
+        self._schedule = schedule
+        self._parameters = [parameter for parameters, _ in groups for parameter in parameters]
+        named = [{"params": [*parameters], "lr": rate, "peak": rate} for parameters, rate in groups]
+        self._adamw = torch.optim.AdamW(named, betas=schedule.betas, weight_decay=0.0, fused=True)
+
+    def step(self, loss: torch.Tensor, update: int, done: float) -> None:
+        """Make one update.
+
+        Args:
+            loss: a scalar, with its graph.
+            update: number of updates before.
+            done: share of the training before it.
+        """
+        self._adamw.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._parameters, self._schedule.clip)
+        for group in self._adamw.param_groups:
+            group["lr"] = group["peak"] * self._factor(update, done)
+        self._adamw.step()
+
+    def _factor(self, update: int, done: float) -> float:
+        """Return the factor on the rates: a warm-up, a constant part, a linear fall to zero."""
+        flat = self._schedule.flat_share
+        fall = 1.0 if done < flat else (1 - done) / (1 - flat)
+        return min(1.0, (update + 1) / self._schedule.warm_up) * fall
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what ``restore`` takes: tensors whose names begin with ``optimizer.``, which later updates change."""
+        moments = self._adamw.state_dict()["state"]
+        return {f"{_PREFIX}{index}.{name}": each for index, held in moments.items() for name, each in held.items()}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a ``state``, on any device, for the same parameters; other tensors are ignored."""
+        moments = dict[int, dict[str, torch.Tensor]]()
+        for name, tensor in tensors.items():
+            if name.startswith(_PREFIX):
+                index, _, which = name.removeprefix(_PREFIX).partition(".")
+                moments.setdefault(int(index), {})[which] = tensor
+        self._adamw.load_state_dict({**self._adamw.state_dict(), "state": moments})
 
 
 class Trainer:
@@ -68,10 +121,10 @@ class Trainer:
         self,
         rows: PackedRows,
         seconds: float | None = None,
-        watch: Callable[[Run], object] = lambda _: None,
+        watch: Callable[[TrainingRun], object] = lambda _: None,
         save: Callable[[Resumed], object] = lambda _: None,
         resumed: Resumed | None = None,
-    ) -> Run:
+    ) -> TrainingRun:
         """Train on the rows in their order; the head ends as the best of those evaluated.
 
         Args:
@@ -84,7 +137,11 @@ class Trainer:
             resumed: go on from there, with the same rows; its seconds count. The weights of before are replaced. Its
                 tensors, on any device, are removed from it once they are restored, so that no copy stays in memory.
         """
-        settings, run, began = self.settings, Run() if resumed is None else copy.deepcopy(resumed.run), self.clock()
+        settings, run, began = (
+            self.settings,
+            TrainingRun() if resumed is None else copy.deepcopy(resumed.run),
+            self.clock(),
+        )
         began -= run.seconds
         _check_size(rows, settings.rows_per_batch)
         optimizer = ScheduledAdamW(self._groups(), settings)
@@ -119,7 +176,7 @@ class Trainer:
         run.seconds = self.clock() - began
         return run
 
-    def _update(self, batch: Batch, optimizer: ScheduledAdamW, update: int, done: float) -> torch.Tensor:
+    def _update(self, batch: TrainingBatch, optimizer: ScheduledAdamW, update: int, done: float) -> torch.Tensor:
         """Make one update of the weights, after a share of the run; return its loss."""
         settings = self.settings
         num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
@@ -127,7 +184,7 @@ class Trainer:
         optimizer.step(loss, update, done)
         return loss
 
-    def _state(self, run: Run, best: dict[str, torch.Tensor], optimizer: ScheduledAdamW) -> Resumed:
+    def _state(self, run: TrainingRun, best: dict[str, torch.Tensor], optimizer: ScheduledAdamW) -> Resumed:
         """Return what a resumed run needs."""
         tensors = {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
         if run.best != run.num_updates:
@@ -142,13 +199,13 @@ class Trainer:
         best = _below(tensors, "best.")
         return best or {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
-    def _with_states(self, rows: PackedRows, first: int, is_repeated: bool) -> Iterator[Batch]:
+    def _with_states(self, rows: PackedRows, first: int, is_repeated: bool) -> Iterator[TrainingBatch]:
         """Yield batches with the target's states from number ``first`` on, endlessly if repeated."""
         yield from self._one_pass(rows, first % (len(rows) // self.settings.rows_per_batch))
         while is_repeated:
             yield from self._one_pass(rows, 0)
 
-    def _one_pass(self, rows: PackedRows, skipped: int) -> Iterator[Batch]:
+    def _one_pass(self, rows: PackedRows, skipped: int) -> Iterator[TrainingBatch]:
         """Yield batches with the target's states, which are computed for several of them at once."""
         size, device = self.settings.rows_per_batch, self.training.device
         in_vocabulary = torch.zeros(self.head.config.vocab_size, dtype=torch.bool)
@@ -164,7 +221,7 @@ class Trainer:
                 part = slice(first, first + size)
                 indices = labels(chunk[part], in_vocabulary, num_steps).to(device, non_blocking=True)
                 found = States(states.layers[part], states.final[part])
-                yield Batch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
+                yield TrainingBatch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
 
     def evaluate(self, other: Eagle3Training | None = None) -> Acceptance:
         """Measure the head on the held-out rows, or another one."""
@@ -172,7 +229,7 @@ class Trainer:
             rows = self.settings.rows_per_target_pass
             return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
-    def _evaluate(self, run: Run, update: int, best: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _evaluate(self, run: TrainingRun, update: int, best: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Note an evaluation; the weights to keep, these or those of before."""
         before = max((each.tokens_per_step for _, each in run.evaluations), default=0.0)
         found = self.evaluate()
@@ -182,7 +239,7 @@ class Trainer:
         run.best = update
         return {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
-    def _loss(self, batch: Batch, num_steps: int) -> torch.Tensor:
+    def _loss(self, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
         with self._autocast():
             return self.training.loss(batch, self.settings.step_weights[:num_steps])
 

@@ -18,7 +18,7 @@ from specdec.heads.training.progress import Plan, Progress, Watch
 from specdec.heads.training.rollout import Rollout
 from specdec.heads.training.script import Script
 from specdec.heads.training.settings import HeadSettings, RolloutSettings
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 from specdec.machine.cache_files import replace_file
 from specdec.models.architecture import name_of
 from specdec.sampling.randomness import seed_of_sample
@@ -57,7 +57,7 @@ class OwnText:
         folder, self.model, self.script, self.settings = place.folder, model, script, settings
         self.path, self._facts = folder / TEXT, folder / "text.json"
         self._run = run_identity(place.digest, model, script, settings)
-        self.text, self.seconds, self.num_at_begin = Text.of([], []), 0.0, 0
+        self.text, self.seconds, self.num_at_begin = TrainingText.of([], []), 0.0, 0
         self._other = dict[str, Any]()  # facts of an unfinished run that isn't this one
         check_resumed(folder, is_resumed)
         if not is_resumed:
@@ -65,7 +65,7 @@ class OwnText:
         facts = self._read_facts()
         if facts.get("model") != place.digest:
             raise RequestError(f"the text in {folder} was written by another model: give another folder (--out)")
-        self.text, seconds = Text.load(self.path), float(facts.get("seconds", 0.0))
+        self.text, seconds = TrainingText.load(self.path), float(facts.get("seconds", 0.0))
         self.num_at_begin = self.text.num_answer_tokens
         if seconds and self._is_of(facts):
             # If it was paused while it wrote, the training has its share of the time all the same.
@@ -157,13 +157,13 @@ class OwnText:
             finally:
                 self.text = self.save(rollout, watch.clock() - began, is_complete)
 
-    def _with(self, rollout: Rollout) -> Text:
+    def _with(self, rollout: Rollout) -> TrainingText:
         written = rollout.records.text()
         both = [self.text, written]
         documents = [each.document(index) for each in both for index in range(len(each))]
-        return Text.of(documents, np.concatenate([each.answers for each in both]).tolist()).deduplicated()
+        return TrainingText.of(documents, np.concatenate([each.answers for each in both]).tolist()).deduplicated()
 
-    def save(self, rollout: Rollout, seconds: float, is_complete: bool = False) -> Text:
+    def save(self, rollout: Rollout, seconds: float, is_complete: bool = False) -> TrainingText:
         """Save the text, with what a rollout has added, and the time that the run has spent; return this text.
 
         Unless the text is complete, time for tokens that it leaves out doesn't count, as a resumed run writes others.

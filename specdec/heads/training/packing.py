@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PackedRows:
         return (self.documents[:, :, None] == self.documents[:, None, :]) & causal
 
 
-def pack(text: Text, length: int, generator: np.random.Generator) -> PackedRows:
+def pack(text: TrainingText, length: int, generator: np.random.Generator) -> PackedRows:
     """Pack documents into rows by best fit, in random order; longer documents are cut to ``length``.
 
     The rows come in random order too.
@@ -71,7 +71,7 @@ def pack(text: Text, length: int, generator: np.random.Generator) -> PackedRows:
     return _filled(text, [rows[row] for row in order], lengths, length)
 
 
-def _filled(text: Text, rows: list[list[int]], lengths: NDArray[np.int64], length: int) -> PackedRows:
+def _filled(text: TrainingText, rows: list[list[int]], lengths: NDArray[np.int64], length: int) -> PackedRows:
     shape = len(rows), length
     tokens, documents, positions = np.zeros(shape, np.int64), np.full(shape, -1, np.int32), np.zeros(shape, np.int64)
     positions[:] = np.arange(length)

@@ -7,7 +7,7 @@ import torch
 
 from specdec.heads.training.script import Script
 from specdec.heads.training.settings import RolloutSettings
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 # A step is recorded as one integer per row: token, and flags.
 _ANSWER, _END = 1 << 24, 1 << 25
@@ -119,10 +119,10 @@ class Records:
         self.pointer.masked_fill_(rows, 0)
         self.num_free.masked_fill_(rows, 0)
 
-    def text(self) -> Text:
+    def text(self) -> TrainingText:
         """Return the documents that have an answer, in the order in which they began."""
         if not self.steps:
-            return Text.of([], [])
+            return TrainingText.of([], [])
         steps = torch.stack(self.steps, 1).cpu().numpy()
         prefix = np.array(self.script.prefix, dtype=np.int32)
         found = []
@@ -136,4 +136,4 @@ class Records:
                     tokens = np.concatenate((prefix, (piece & _TOKEN).astype(np.int32)))
                     found.append((start, row, tokens, len(prefix) + int(answers[0])))
         found.sort(key=lambda each: each[:2])
-        return Text.of([each[2] for each in found], [each[3] for each in found])
+        return TrainingText.of([each[2] for each in found], [each[3] for each in found])

@@ -17,7 +17,7 @@ _DAMAGE = OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZ
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TrainingText:
     """Documents in a row. Heads learn from answers, which the target wrote; what comes before is context.
 
     Attributes:

@@ -15,18 +15,18 @@ from typing import Any
 
 from specdec.heads.training.disk import writing_to
 from specdec.heads.training.script import Script
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 from specdec.machine.cache_files import replace_file
 
 
-class Layout(Enum):
+class ExportLayout(Enum):
     """The trainers that files are written for."""
 
     specforge = "specforge"
     speculators = "speculators"
 
 
-def write_text(path: Path, layout: Layout, text: Text, script: Script, tokenizer: Any) -> None:
+def write_text(path: Path, layout: ExportLayout, text: TrainingText, script: Script, tokenizer: Any) -> None:
     """Write all documents to a file, one per line.
 
     Args:
@@ -39,18 +39,18 @@ def write_text(path: Path, layout: Layout, text: Text, script: Script, tokenizer
     Raises:
         RequestError: the file can't be written.
     """
-    lines = _specforge(text, script, tokenizer) if layout is Layout.specforge else _speculators(text)
+    lines = _specforge(text, script, tokenizer) if layout is ExportLayout.specforge else _speculators(text)
     with writing_to(path.parent):
         replace_file(path, lambda file: file.writelines((json.dumps(line) + "\n").encode() for line in lines))
 
 
-def _speculators(text: Text) -> Iterator[dict[str, Any]]:
+def _speculators(text: TrainingText) -> Iterator[dict[str, Any]]:
     for index in range(len(text)):
         tokens, answer = text.document(index).tolist(), int(text.answers[index])
         yield {"input_ids": tokens, "loss_mask": [0] * answer + [1] * (len(tokens) - answer)}
 
 
-def _specforge(text: Text, script: Script, tokenizer: Any) -> Iterator[dict[str, Any]]:
+def _specforge(text: TrainingText, script: Script, tokenizer: Any) -> Iterator[dict[str, Any]]:
     def decode(tokens: list[int]) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 

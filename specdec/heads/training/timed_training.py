@@ -1,32 +1,125 @@
 """The training of one head on a target's text, in a given time; the best head so far is in its folder."""
 
+import shlex
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, plural
 from specdec.heads.training.acceptance import Acceptance
-from specdec.heads.training.card import head_card
 from specdec.heads.training.checkpoint import Checkpoint
 from specdec.heads.training.disk import PART, writing_to
 from specdec.heads.training.eagle3_training import Eagle3Training
 from specdec.heads.training.loop import Trainer
+from specdec.heads.training.packing import PackedRows, pack
 from specdec.heads.training.place import Place
 from specdec.heads.training.progress import Progress, Watch
-from specdec.heads.training.run import Resumed, Run, TrainedHead
+from specdec.heads.training.run import Resumed, TrainedHead, TrainingRun
 from specdec.heads.training.settings import HeadSettings, TrainingSettings
-from specdec.heads.training.split import SplitText
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 from specdec.machine.cache_files import put_in_place
 from specdec.models.architecture import name_of
 
 _START_ROWS = 128
 _MINUTES_PER_EVALUATION = 5.0
 _RESERVE = 0.02  # of the time
+
+
+_HELD_OUT_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SplitText:
+    """Documents to train on and to evaluate on, the same ones when a run is resumed.
+
+    Attributes:
+        rows: packed, to train on.
+        held_out: packed, to evaluate on.
+    """
+
+    rows: PackedRows
+    held_out: PackedRows
+
+    @classmethod
+    def of(cls, text: TrainingText, settings: HeadSettings, rows_per_batch: int, writer: str) -> "SplitText":
+        """Split and pack a text, without the documents whose answers begin after a row's end.
+
+        Args:
+            text: to split.
+            settings: length of rows, share of held-out documents and seed.
+            rows_per_batch: the fewest rows to train on.
+            writer: the name of the model that wrote the text.
+
+        Raises:
+            ModelError: too little text.
+
+        Warns:
+            UserWarning: if documents are left out.
+        """
+        shuffle, length = np.random.default_rng(settings.seed), settings.row_length
+        indices = np.arange(len(text))
+        is_held_out = indices % settings.held_out_every == settings.held_out_every - 1
+        is_long = text.answers >= length
+        rows = pack(text.select(indices[~is_held_out & ~is_long]), length, shuffle)
+        held_out = pack(text.select(indices[is_held_out & ~is_long]), length, shuffle)[:_HELD_OUT_ROWS]
+        if len(rows) < rows_per_batch or not len(held_out):
+            left_out = f", {is_long.sum()} after prompts of {length} tokens or more, which are left out"
+            raise ModelError(
+                f"{writer} wrote {plural(len(text), 'different text')} of {text.num_answer_tokens:,} tokens"
+                f"{left_out if is_long.any() else ''}, too little to train on: allow more minutes, or give "
+                f"{'shorter ' if is_long.any() else ''}prompts that it answers (--prompts)"
+            )
+        if is_long.any():
+            of_them = f"{is_long.sum()} of {plural(len(text), 'written text')}"
+            warnings.warn(f"{of_them} left out: their prompts have {length} tokens or more", stacklevel=2)
+        return cls(rows, held_out)
+
+
+def head_card(
+    training: Eagle3Training, text: TrainingText, run: TrainingRun, found: Acceptance, place: Place, seed: int
+) -> str:
+    """Return the card of a head.
+
+    Args:
+        training: has the head.
+        text: all that the target wrote.
+        run: the training up to this head.
+        found: the head's acceptance on held-out text.
+        place: the head's folder.
+        seed: of all randomness.
+    """
+    model = training.model
+    name = str(getattr(model, "name_or_path", "") or name_of(model))
+    accuracy = ", ".join(f"{share:.3f}" for share in found.accuracy)
+    chain = ", ".join(f"{share:.3f}" for share in found.chain)
+    steps = f"{found.tokens_per_step:.2f} ({found.num_positions:,} positions)"
+    return f"""# An EAGLE-3 head for {name}
+
+Trained by `specdec train head` on text that the model wrote itself, in the published layout (bfloat16).
+
+| | |
+|---|---|
+| model | {name}, digest `{place.digest or "unknown"}` |
+| text | {text.num_answer_tokens:,} answer tokens in {len(text):,} documents |
+| training | {run.num_answer_tokens:,} answer tokens with repetitions, {run.seconds / 60:.3g} minutes, seed {seed} |
+| draft vocabulary | {len(training.head.target_ids):,} tokens |
+| held-out text, right after the true text, by depth | {accuracy} |
+| held-out text, accepted with all before, by depth | {chain} |
+| tokens per step, chain of {len(found.chain)}, held-out text | {steps} |
+
+```sh
+specdec generate --model MODEL --proposer {shlex.quote(f"eagle3:head={place.folder}")} "…"
+```
+
+Held-out text is the model's own, on which heads are right more often than on prompts of users.
+"""
 
 
 class TimedTraining:
@@ -41,7 +134,7 @@ class TimedTraining:
     """
 
     def __init__(
-        self, training: Eagle3Training, text: Text, settings: HeadSettings, watch: Watch, place: Place
+        self, training: Eagle3Training, text: TrainingText, settings: HeadSettings, watch: Watch, place: Place
     ) -> None:
         self.training, self.model, self.text = training, training.model, text
         self.settings, self.watch, self.place = settings, watch, place
@@ -51,7 +144,7 @@ class TimedTraining:
         target = TargetStates(self.model, training.layer_ids)
         self.trainer = Trainer(training, target, split.held_out, chosen, watch.clock)
         self.best: Acceptance | None = None
-        self.seen = Run()
+        self.seen = TrainingRun()
 
     def _training_settings(self) -> TrainingSettings:
         minutes = self.settings.minutes * (1 - self.settings.text_share)
@@ -98,11 +191,11 @@ class TimedTraining:
         num_tokens = self.text.num_answer_tokens
         return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen)
 
-    def _watching(self, ends_at: float) -> Callable[[Run], None]:
+    def _watching(self, ends_at: float) -> Callable[[TrainingRun], None]:
         """Return a function that keeps the best head of a run and reports progress."""
         num_seen = 0
 
-        def watch(run: Run) -> None:
+        def watch(run: TrainingRun) -> None:
             nonlocal num_seen
             self.seen = run
             if len(run.evaluations) > num_seen:
@@ -123,7 +216,7 @@ class TimedTraining:
             return self.trainer.evaluate(Eagle3Training.from_folder(self.model, folder))
         return None
 
-    def _write(self, run: Run, found: Acceptance) -> None:
+    def _write(self, run: TrainingRun, found: Acceptance) -> None:
         """Write the head and its card; the files of the head before are replaced one by one, each as a whole."""
         folder = self.place.folder
         card = head_card(self.training, self.text, run, found, self.place, self.settings.seed)

@@ -28,7 +28,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from specdec.errors import ModelError
-from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.base import AttentionKind
 from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.masks.exact.stacks import Stack, stacks_of
 from specdec.models.leaf_call import leaf_call

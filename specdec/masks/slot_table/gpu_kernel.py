@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.kernel import CHUNK
 from specdec.masks.slot_table.table import FIRST, NUM_HEADER, PREFIX, ROW, STOP
 

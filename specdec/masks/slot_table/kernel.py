@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface
 
 from specdec.errors import ModelError
-from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP
 from specdec.models.independent_rows import has_kernels
 from specdec.models.leaf_call import leaf_call

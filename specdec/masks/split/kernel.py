@@ -19,7 +19,7 @@ from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
 from specdec.errors import ModelError
-from specdec.masks.attention_kind import AttentionKind
+from specdec.masks.base import AttentionKind
 from specdec.masks.split.parts import ATTENTION, SplitMask
 from specdec.models.leaf_call import leaf_call
 

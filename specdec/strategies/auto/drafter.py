@@ -10,14 +10,11 @@ from typing import Self
 from specdec.errors import failure
 from specdec.strategies.auto.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.auto.growth import CandidateSource, Growth
-from specdec.strategies.auto.source import Source
-from specdec.strategies.auto.tree_source import TreeSource
-from specdec.strategies.base import Drafter, Engine, Proposer, started
-from specdec.strategies.batch_drafter import BatchDrafter
+from specdec.strategies.auto.source import Source, TreeSource
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Proposer, started
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.host import Host
-from specdec.strategies.request import Request
-from specdec.strategies.retained import Retained
+from specdec.strategies.request import Request, Retained
 from specdec.strategies.signals import Answers, Signal
 from specdec.tree import ROOT, Budget, DraftTree, Role
 

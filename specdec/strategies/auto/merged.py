@@ -25,8 +25,7 @@ from specdec.strategies.auto.drafter import MergedDrafter, Part, name_of
 from specdec.strategies.auto.loss_budget import LossBudget
 from specdec.strategies.auto.pass_pricing import PassPricing, SizedDrafts
 from specdec.strategies.auto.sizer import DraftSizer, SpeedupSizer
-from specdec.strategies.auto.source import Source
-from specdec.strategies.auto.tree_source import TreeSource
+from specdec.strategies.auto.source import Source, TreeSource
 from specdec.strategies.base import Drafter, Engine, Pays, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.request import Request

@@ -9,7 +9,7 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.sampling.distributions import NodeOutputs
-from specdec.strategies.draft_model.vocabulary import TextVocabulary, Vocabulary
+from specdec.strategies.draft_model.vocabulary import DraftVocabulary, TextVocabulary
 from specdec.strategies.request import Request, softmax
 from specdec.tree import ROOT, DraftTree
 
@@ -23,7 +23,7 @@ class DraftDistribution:
     """
 
     request: Request
-    vocabulary: Vocabulary
+    vocabulary: DraftVocabulary
     samples: bool
 
     def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:

@@ -12,8 +12,7 @@ from specdec.errors import ModelError, plural
 from specdec.models.loading import checked_name
 from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
-from specdec.strategies.base import Drafter, Engine, Proposer, Tunable
-from specdec.strategies.batch_drafter import BatchDrafter
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Proposer, Tunable
 from specdec.strategies.draft_model.drafts import (
     BeamDraft,
     BeamOptions,
@@ -22,7 +21,7 @@ from specdec.strategies.draft_model.drafts import (
     DraftDistribution,
     TextDraft,
 )
-from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
+from specdec.strategies.draft_model.vocabulary import DraftVocabulary, SameVocabulary, SharedVocabulary, TextVocabulary
 from specdec.strategies.host import Host
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Signal
@@ -129,7 +128,7 @@ class _DraftModelEngine(Engine):
     """The draft model with a cache row for each request; drafts for the whole batch at once."""
 
     def __init__(
-        self, config: DraftModelProposer, host: Host, target: Target, vocabulary: Vocabulary | TextVocabulary
+        self, config: DraftModelProposer, host: Host, target: Target, vocabulary: DraftVocabulary | TextVocabulary
     ) -> None:
         self._config = config
         self._reads_q = host.reads_q
@@ -251,7 +250,7 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
     return unwrapped(config.model), config.tokenizer if config.tokenizer is not None else host.tokenizer
 
 
-def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> Vocabulary | TextVocabulary:
+def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> DraftVocabulary | TextVocabulary:
     """Raises ModelError where the option ``vocabulary`` doesn't fit drafter and target."""
     is_shared = tokenizer is not None and tokenizer is host.tokenizer
     if not is_shared:

@@ -13,7 +13,7 @@ _REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
 _LOOK_BEHIND = 16  # committed tokens that are encoded with a draft, since tokens depend on the text before them
 
 
-class Vocabulary(ABC):
+class DraftVocabulary(ABC):
     """Maps between the draft model's ids and the target's."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class Vocabulary(ABC):
         """Return the draft model's id of a target token, or None if it has none."""
 
 
-class SameVocabulary(Vocabulary):
+class SameVocabulary(DraftVocabulary):
     """Both models use one tokenizer; the embedding of either may be padded."""
 
     def __init__(self, target_size: int, draft_size: int) -> None:
@@ -47,7 +47,7 @@ class SameVocabulary(Vocabulary):
         return token if token < self._draft_size else None
 
 
-class SharedVocabulary(Vocabulary):
+class SharedVocabulary(DraftVocabulary):
     """Token-level intersection: the draft model's distribution over the strings of both tokenizers, renormalised.
 
     Timor et al. 2025, arXiv 2502.05202, section 3.3 (TLI). Committed tokens that aren't shared are encoded again.

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from specdec.errors import ModelError
 
 
-class Fingerprint(BaseModel):
+class TokenizerFingerprint(BaseModel):
     """The name of a tokenizer and a hash of its vocabulary; both are empty if the tokenizer is unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,7 +36,7 @@ class Fingerprint(BaseModel):
         Raises:
             ModelError: with both tokenizers' names.
         """
-        own = Fingerprint.of(tokenizer)
+        own = TokenizerFingerprint.of(tokenizer)
         if self.digest and own.digest and self.digest != own.digest:
             raise ModelError(
                 f"{holder} was made with the tokenizer {self.name or 'of another model'!r} ({self.digest[:8]}), and "

@@ -10,9 +10,9 @@ import pytest
 from specdec import training
 from specdec.heads.training import Plan, Progress, TrainedHead
 from specdec.heads.training.acceptance import Acceptance
-from specdec.heads.training.run import Run
+from specdec.heads.training.run import TrainingRun
 from specdec.heads.training.script import Script
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 FOUND = Acceptance((0.5, 0.4), (0.5, 0.2), 1000)
 
@@ -29,7 +29,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]
-        run = Run(losses=[(0, 5.0)], evaluations=[(0, FOUND)])
+        run = TrainingRun(losses=[(0, 5.0)], evaluations=[(0, FOUND)])
         return TrainedHead(given["out"] or Path("cached"), "", FOUND, 1000, given.get("is_interrupted", False), run)
 
     monkeypatch.setattr(training, "train_head", train_head)
@@ -86,7 +86,7 @@ def test_exported_text_is_written_without_training(
     run: Any, given: dict[str, Any], monkeypatch: Any, tmp_path: Path
 ) -> None:
     document = np.arange(5, dtype=np.int32)
-    written = Text.of([document], [2]), Script.continuation(0, [1])
+    written = TrainingText.of([document], [2]), Script.continuation(0, [1])
     monkeypatch.setattr(training, "write_own_text", lambda *_: written)
     code, out, _ = run("train", "head", "--model", "demo", "--export", "speculators", str(tmp_path / "text.jsonl"))
     assert (code, given) == (0, {})

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from specdec.apps.comparison.runs import Plan, Run
+from specdec.apps.comparison.runs import ComparisonPlan, Run
 from specdec.record import PHASES
 
 TEXT = (5, 6, 7, 8, 9, 10)
 
 
-def plan_of(strategies: Sequence[str], num_prompts: int, repeats: int = 1, **changes: object) -> Plan:
+def plan_of(strategies: Sequence[str], num_prompts: int, repeats: int = 1, **changes: object) -> ComparisonPlan:
     """``plain`` is plain decoding's name; the prompts are of two categories by turns."""
-    plan = Plan(
+    plan = ComparisonPlan(
         strategies={name: f"{name}()" for name in strategies},
         baseline="plain",
         reference="plain",
@@ -50,7 +50,7 @@ def run_of(
     )
 
 
-def runs_of(plan: Plan, seconds: Callable[[str, int, int], float]) -> list[Run]:
+def runs_of(plan: ComparisonPlan, seconds: Callable[[str, int, int], float]) -> list[Run]:
     """Every run of a plan, with the seconds that a function of strategy, prompt and repeat gives."""
     return [
         run_of(name, prompt, repeat, seconds(name, prompt, repeat))

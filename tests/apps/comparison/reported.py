@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec.apps.comparison import Comparison
-from specdec.apps.comparison.runs import Plan, Run
+from specdec.apps.comparison.runs import ComparisonPlan, Run
 from specdec.costs import Costs
 from specdec.record import PHASES
 
@@ -78,7 +78,7 @@ def build(
                     cache_bytes=3 * 2**20,
                 )
             )
-    return Comparison(Plan(**(given | plan)), runs[: len(runs) - left_out])
+    return Comparison(ComparisonPlan(**(given | plan)), runs[: len(runs) - left_out])
 
 
 def letters(ids: Sequence[int]) -> str:

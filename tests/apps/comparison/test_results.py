@@ -9,7 +9,7 @@ import pytest
 
 from specdec import RequestError
 from specdec.apps.comparison import Comparison
-from specdec.apps.comparison.runs import Plan
+from specdec.apps.comparison.runs import ComparisonPlan
 from tests.apps.comparison.made import TEXT, plan_of, run_of, runs_of
 
 
@@ -86,7 +86,7 @@ def test_the_first_difference_from_plain_decoding_is_found(
     assert not by_law.differences
 
 
-def exact(names: Sequence[str], num_prompts: int = 8, **changes: object) -> Plan:
+def exact(names: Sequence[str], num_prompts: int = 8, **changes: object) -> ComparisonPlan:
     """A plan in exact numerics but for ``plain``, and for strategies whose name begins with fast."""
     inexact = {name: "made fast" if name == "plain" or name.startswith("fast") else "" for name in names}
     numerics = {name: "fast" if why else "exact" for name, why in inexact.items()}

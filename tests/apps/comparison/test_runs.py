@@ -9,7 +9,7 @@ import pytest
 from specdec import RequestError, Result
 from specdec.apps.comparison import Comparison
 from specdec.apps.comparison.runfile import RunFile, merge, read
-from specdec.apps.comparison.runs import Plan, Run, measure
+from specdec.apps.comparison.runs import ComparisonPlan, Run, measure
 from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 from specdec.sampling.randomness import seed_of_sample
@@ -19,7 +19,7 @@ from tests.apps.comparison.made import TEXT, plan_of, run_of, runs_of
 class Bench:
     """Strategies that take a second each by a clock of their own, and remember what they were asked."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ComparisonPlan) -> None:
         self.now = 0.0
         self.asked: list[tuple[str, int, int]] = []
         self.decoders = {name: self._decoder(name) for name in plan.strategies}

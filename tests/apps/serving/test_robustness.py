@@ -18,10 +18,10 @@ from specdec.apps.serving import event_stream as connection
 from specdec.apps.serving import server
 from specdec.apps.serving.admission import Admission
 from specdec.apps.serving.answer_constraints import AnswerPlan
-from specdec.apps.serving.engine import Engine
+from specdec.apps.serving.engine import ServingEngine
 from specdec.apps.serving.errors import ApiError
 from specdec.apps.serving.event_stream import ClientGone, EventStream
-from specdec.apps.serving.jobs import Job, Progress
+from specdec.apps.serving.jobs import Job, JobProgress
 from specdec.apps.serving.logprobs import TokenLogprob
 from specdec.apps.serving.requests import Call, RequestParser
 from specdec.apps.serving.response_bodies import _by_text
@@ -118,15 +118,15 @@ def test_a_text_that_fails_by_the_servers_fault_is_an_error_in_the_metrics(monke
 
 
 def test_a_text_that_fails_ends_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Engine._told
+    told = ServingEngine._told
 
-    def failing(engine: Engine, batch: Any, record: Any, outcome: Any, text: Any) -> Any:
+    def failing(engine: ServingEngine, batch: Any, record: Any, outcome: Any, text: Any) -> Any:
         if text.index == 1:
             raise ValueError("no such character")
         return told(engine, batch, record, outcome, text)
 
     with serving() as one:
-        monkeypatch.setattr(Engine, "_told", failing)
+        monkeypatch.setattr(ServingEngine, "_told", failing)
         answer = one.post("/v1/completions", {**GOOD, "n": 4, "max_tokens": 400, "temperature": 1})
         assert answer.status_code == 500
         assert "no such character" in answer.json()["error"]["message"]
@@ -145,9 +145,9 @@ def test_a_place_is_free_once_decoding_is_over_whoever_reads() -> None:
 
     async def decoded() -> tuple[int, int]:
         job = Job(call(2), admission.enter(2))
-        job.receive(Progress(0, "a", (1,), result=object()))  # type: ignore[arg-type]  # any result
+        job.receive(JobProgress(0, "a", (1,), result=object()))  # type: ignore[arg-type]  # any result
         before = admission.num_texts
-        job.receive(Progress(1, "b", (1,), result=object()))  # type: ignore[arg-type]
+        job.receive(JobProgress(1, "b", (1,), result=object()))  # type: ignore[arg-type]
         return before, admission.num_texts
 
     assert asyncio.run(decoded()) == (2, 0)

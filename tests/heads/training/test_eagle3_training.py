@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
-from specdec.heads.training.losses import Batch, labels
+from specdec.heads.training.losses import TrainingBatch, labels
 from specdec.heads.training.packing import PackedRows
 from specdec.heads.training.target import TargetStates
 
@@ -62,7 +62,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_tokens_that_the_strategy_draf
     """With the weight of one step at a time; a token is drafted s + 2 places before it by step s."""
     states = TargetStates(model, training.layer_ids).of(rows.tokens, rows.positions, rows.visible())
     in_vocabulary = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, KEPT, True)
-    batch = Batch(rows, rows.visible(), states, labels(rows, in_vocabulary, DEPTH), rows.num_answer_tokens)
+    batch = TrainingBatch(rows, rows.visible(), states, labels(rows, in_vocabulary, DEPTH), rows.num_answer_tokens)
     outs = training.outs(states.layers, rows, rows.visible(), DEPTH)
     teacher = torch.nn.functional.linear(states.final, model.lm_head.weight[KEPT]).softmax(-1)
     for step in range(DEPTH):

@@ -24,8 +24,8 @@ from specdec.heads.training.checkpoint import Checkpoint
 from specdec.heads.training.disk import prepare_folder
 from specdec.heads.training.own_text import OwnText
 from specdec.heads.training.rollout import Rollout
-from specdec.heads.training.run import Resumed, Run
-from specdec.heads.training.text import Text
+from specdec.heads.training.run import Resumed, TrainingRun
+from specdec.heads.training.text import TrainingText
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
 
@@ -167,7 +167,7 @@ def test_a_head_of_another_kind_is_left_alone(made: tuple[TrainedHead, Seen], tm
 
 def test_a_model_s_folder_is_left_alone(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
-    Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
+    TrainingText.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
     (tmp_path / "text.json").write_text(json.dumps({"model": model_digest(model())}))
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     with pytest.raises(RequestError, match="has a model, or a head of another kind than EAGLE-3: give another folder"):
@@ -198,7 +198,7 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
     seen = Seen(interrupt("text", 40))
     with pytest.raises(KeyboardInterrupt):
         train(seen, tmp_path)
-    written, facts = Text.load(tmp_path / "text.npz"), tmp_path / "text.json"
+    written, facts = TrainingText.load(tmp_path / "text.npz"), tmp_path / "text.json"
     assert written.num_answer_tokens > 1000
     spent = seen.watch.clock() - 0.5  # a reading before the run, and this one
     num_kept = len(written.tokens) - len(written)  # without the prefix, which is one token
@@ -212,7 +212,7 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
     interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
     assert interrupted.is_interrupted
-    longer = Text.load(tmp_path / "text.npz")
+    longer = TrainingText.load(tmp_path / "text.npz")
     assert len(longer) > len(written)
     assert all(begins(longer.document(index), written.document(index)) for index in range(len(written)))
     before = load_file(tmp_path / "model.safetensors")
@@ -301,11 +301,11 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
             train(Seen(kill("text", 50)), tmp_path, prompts=PROMPTS)
     (tmp_path / ".specdec-part-model").mkdir()
     (tmp_path / ".text.npz.7-1a.part").write_bytes(b"half")
-    written = Text.load(tmp_path / "text.npz")
+    written = TrainingText.load(tmp_path / "text.npz")
     seen = Seen(interrupt("training", 0))
     head = train(seen, tmp_path, prompts=PROMPTS, resume=True)
     assert head.num_answer_tokens > written.num_answer_tokens
-    text = Text.load(tmp_path / "text.npz")
+    text = TrainingText.load(tmp_path / "text.npz")
     documents = [text.document(index) for index in range(len(text))]
     assert not any(begins(document, other) for document, other in itertools.permutations(documents, 2))
     assert all(begins(documents[index], written.document(index)) for index in range(len(written)))
@@ -317,10 +317,10 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     }  # fmt: skip
 
 
-def _without_the_last(save: Callable[..., Text]) -> Callable[..., Text]:
+def _without_the_last(save: Callable[..., TrainingText]) -> Callable[..., TrainingText]:
     """Saving as a killed run does it: not when an exception ends it."""
 
-    def saved(own: OwnText, *given: Any) -> Text:
+    def saved(own: OwnText, *given: Any) -> TrainingText:
         return own.text if isinstance(sys.exc_info()[1], Killed) else save(own, *given)
 
     return saved
@@ -329,7 +329,7 @@ def _without_the_last(save: Callable[..., Text]) -> Callable[..., Text]:
 def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(Seen(kill("training", 1)), tmp_path)
-    text, checkpoint = Text.load(tmp_path / "text.npz"), tmp_path / "training.safetensors"
+    text, checkpoint = TrainingText.load(tmp_path / "text.npz"), tmp_path / "training.safetensors"
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     longer, seen = SETTINGS.model_copy(update={"minutes": 1.2}), Seen(interrupt("training", 0))
     for others, named in (
@@ -343,7 +343,7 @@ def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None
     checkpoint.unlink()
     train(seen, tmp_path, settings=longer, resume=True)
     (plan,) = seen.plans
-    assert plan.num_written == text.num_answer_tokens < Text.load(tmp_path / "text.npz").num_answer_tokens
+    assert plan.num_written == text.num_answer_tokens < TrainingText.load(tmp_path / "text.npz").num_answer_tokens
     assert plan.text_minutes + plan.training_minutes == pytest.approx(1.2 - TICK / 60)
 
 
@@ -359,7 +359,7 @@ def test_text_of_an_earlier_run_counts_after_each_resume(tmp_path: Path) -> None
         spent = json.loads((tmp_path / "text.json").read_text())["seconds"] / 60
         if len(plans) == 1:
             planned = plans[0].text_minutes - spent
-    earlier = Text.load(tmp_path / "text.npz").num_answer_tokens
+    earlier = TrainingText.load(tmp_path / "text.npz").num_answer_tokens
     assert plans[0].num_written < plans[1].num_written < earlier
     assert plans[1].text_minutes == pytest.approx(planned, abs=0.02)
 
@@ -389,7 +389,7 @@ def test_memory_that_runs_out_halves_the_texts_at_once(tmp_path: Path, monkeypat
         ModelError, match=r"memory ran out: what the model has written is kept: free memory, or .*bfloat16"
     ):
         train(Seen(), tmp_path / "other")
-    assert Text.load(tmp_path / "other" / "text.npz").num_answer_tokens > 0
+    assert TrainingText.load(tmp_path / "other" / "text.npz").num_answer_tokens > 0
 
 
 def test_files_that_are_replaced_count_as_room(tmp_path: Path) -> None:
@@ -420,8 +420,8 @@ def test_files_are_on_the_disk_before_they_are_renamed(tmp_path: Path, monkeypat
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    Text.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
-    Checkpoint(1, 1.0, None, Resumed(Run(), {"scales": torch.ones(2)})).save(tmp_path)
+    TrainingText.of([np.arange(3, dtype=np.int32)], [1]).save(tmp_path / "text.npz")
+    Checkpoint(1, 1.0, None, Resumed(TrainingRun(), {"scales": torch.ones(2)})).save(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {"text.npz", "training.safetensors"}
     assert {each.stat().st_ino for each in tmp_path.iterdir()} <= flushed
 
@@ -436,7 +436,7 @@ def with_template() -> Any:
 def test_text_is_of_the_template_or_of_given_prompts(tmp_path: Path, prompts: list[list[int]] | None) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(Seen(interrupt("text", 40)), tmp_path, tokenizer=with_template(), prompts=prompts)
-    text = Text.load(tmp_path / "text.npz")
+    text = TrainingText.load(tmp_path / "text.npz")
     begins = prompts or [trained().encode("user: ")]
     for index in range(len(text)):
         document = text.document(index).tolist()
@@ -478,7 +478,7 @@ def test_a_full_disk_is_an_error_that_names_the_folder(
         raise OSError(28, "No space left on device")
 
     if name == "save":
-        monkeypatch.setattr(Text, "save", full)
+        monkeypatch.setattr(TrainingText, "save", full)
     else:
         monkeypatch.setattr("specdec.heads.training.eagle3_training.write_head", full)
     with pytest.raises(RequestError, match=rf"{tmp_path} can't be written to \(No space left on device\)"):

@@ -11,14 +11,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import ModelError
 from specdec.heads.training.eagle3_training import Eagle3Training
+from specdec.heads.training.head_training import draft_vocabulary
 from specdec.heads.training.loop import Trainer
 from specdec.heads.training.packing import pack
 from specdec.heads.training.rollout import Rollout
 from specdec.heads.training.script import Script
 from specdec.heads.training.settings import RolloutSettings, TrainingSettings
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
-from specdec.heads.training.vocabulary import draft_vocabulary
+from specdec.heads.training.text import TrainingText
 
 
 def test_training_improves_on_the_start_and_the_start_on_chance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_fewer_rows_than_a_batch_are_refused() -> None:
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
     training = Eagle3Training.untrained(model, torch.arange(11))
-    rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
+    rows = pack(TrainingText.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
     trainer = Trainer(training, TargetStates(model, training.layer_ids), rows, TrainingSettings(rows_per_batch=2))
     for learn in (partial(trainer.start, generator=torch.Generator()), trainer.train):
         with pytest.raises(ModelError, match=r"too little text to train on: 1 packed row, and an update takes 2"):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from specdec.heads.training import HeadSettings
-from specdec.heads.training.script_choice import script_for
-from specdec.heads.training.split import SplitText
-from specdec.heads.training.text import Text
+from specdec.heads.training.script import script_for
+from specdec.heads.training.text import TrainingText
+from specdec.heads.training.timed_training import SplitText
 
 
 def tokenizer(**more: Any) -> Any:
@@ -42,7 +42,7 @@ def test_texts_after_prompts_that_fill_a_row_are_counted() -> None:
     settings = HeadSettings(row_length=16, held_out_every=2)
     documents = [np.arange(12, dtype=np.int32) + index for index in range(8)]
     documents += [np.arange(40, dtype=np.int32) + index for index in range(3)]
-    text = Text.of(documents, [2] * 8 + [20] * 3)
+    text = TrainingText.of(documents, [2] * 8 + [20] * 3)
     with pytest.warns(UserWarning, match=r"^3 of 11 written texts left out: their prompts have 16 tokens or more$"):
         split = SplitText.of(text, settings, 1, "the model")
     assert len(split.held_out) == 4

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.heads.training.optimizer import ScheduledAdamW
+from specdec.heads.training.loop import ScheduledAdamW
 from specdec.heads.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(warm_up=4, flat_share=0.5, clip=1.0)

@@ -3,13 +3,13 @@
 import numpy as np
 
 from specdec.heads.training.packing import pack
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 
-def text_of(count: int, longest: int) -> Text:
+def text_of(count: int, longest: int) -> TrainingText:
     draw = np.random.default_rng(0)
     documents = [draw.integers(1, 90, draw.integers(3, longest)).astype(np.int32) for _ in range(count)]
-    return Text.of(documents, [int(draw.integers(1, len(each))) for each in documents])
+    return TrainingText.of(documents, [int(draw.integers(1, len(each))) for each in documents])
 
 
 def test_every_document_is_in_one_row() -> None:
@@ -26,7 +26,7 @@ def test_every_document_is_in_one_row() -> None:
 
 
 def test_long_documents_are_cut() -> None:
-    text = Text.of([np.arange(100, dtype=np.int32)], [10])
+    text = TrainingText.of([np.arange(100, dtype=np.int32)], [10])
     rows = pack(text, 64, np.random.default_rng(1))
     assert rows.tokens.tolist() == [list(range(64))]
 

@@ -22,7 +22,7 @@ from specdec.errors import NumericsError
 from specdec.heads.training.rollout import Rollout, sampled
 from specdec.heads.training.script import Script
 from specdec.heads.training.settings import RolloutSettings
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 CHAT = Script(prefix=[3, 4], openings=[[], [7, 8, 9]], end_of_opening=5, bridge=[5, 6, 10], ends=[5, 11])
 BASE = Script.continuation(3, [5, 11])
@@ -42,7 +42,9 @@ def model() -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.3)).eval()
 
 
-def written(target: PreTrainedModel, script: Script, settings: RolloutSettings, num_answer_tokens: int = 300) -> Text:
+def written(
+    target: PreTrainedModel, script: Script, settings: RolloutSettings, num_answer_tokens: int = 300
+) -> TrainingText:
     rollout = Rollout(target, script, settings, torch.Generator().manual_seed(1))
     rollout.write(lambda _: rollout.records.num_answer_tokens() < num_answer_tokens)
     return rollout.records.text()
@@ -58,7 +60,7 @@ def test_greedy_answers_are_those_of_plain_decoding(script: Script) -> None:
     assert len({len(text.document(index)) for index in range(len(text))}) > 3  # rows begin and end at any time
 
 
-def check_greedy(text: Text, target: PreTrainedModel, script: Script, settings: RolloutSettings) -> None:
+def check_greedy(text: TrainingText, target: PreTrainedModel, script: Script, settings: RolloutSettings) -> None:
     """Compare answers with the target's top tokens."""
     assert text.num_answer_tokens >= 300
     for index in range(len(text)):

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from specdec import ModelError
 from specdec.heads.training.packing import PackedRows, pack
 from specdec.heads.training.target import TargetStates
-from specdec.heads.training.text import Text
+from specdec.heads.training.text import TrainingText
 
 SIZES = {
     "vocab_size": 61,
@@ -24,7 +24,7 @@ def packed() -> PackedRows:
     """One row of three documents, without padding."""
     draw = np.random.default_rng(0)
     documents = [draw.integers(61, size=size).astype(np.int32) for size in (9, 4, 7)]
-    return pack(Text.of(documents, [2, 2, 2]), 20, draw)
+    return pack(TrainingText.of(documents, [2, 2, 2]), 20, draw)
 
 
 def check(model: PreTrainedModel) -> None:

@@ -7,44 +7,44 @@ import numpy as np
 import pytest
 
 from specdec import ModelError
-from specdec.heads.training.text import Text
-from specdec.heads.training.vocabulary import draft_vocabulary, token_counts
+from specdec.heads.training.head_training import draft_vocabulary, token_counts
+from specdec.heads.training.text import TrainingText
 
 DOCUMENTS = [[5, 6, 7, 7], [5, 9, 9, 9, 7], [5, 6, 7, 7], [5, 8, 1]]
 ANSWERS = [2, 1, 2, 2]
 
 
-def text() -> Text:
-    return Text.of([np.array(each, dtype=np.int32) for each in DOCUMENTS], ANSWERS)
+def text() -> TrainingText:
+    return TrainingText.of([np.array(each, dtype=np.int32) for each in DOCUMENTS], ANSWERS)
 
 
-def contents(given: Text) -> list[tuple[list[int], int]]:
+def contents(given: TrainingText) -> list[tuple[list[int], int]]:
     return [(given.document(index).tolist(), int(given.answers[index])) for index in range(len(given))]
 
 
 @pytest.mark.parametrize("largest", [9, 70_000])
 def test_a_file_gives_the_same_documents(tmp_path: Path, largest: int) -> None:
-    written = Text.of(
+    written = TrainingText.of(
         [*(np.array(each, np.int32) for each in DOCUMENTS), np.array([1, largest], np.int32)], [*ANSWERS, 1]
     )
     written.save(tmp_path / "text.npz")
-    assert contents(Text.load(tmp_path / "text.npz")) == contents(written)
+    assert contents(TrainingText.load(tmp_path / "text.npz")) == contents(written)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(ModelError, match="no file of training text"):
-        Text.load(tmp_path / "text.npz")
+        TrainingText.load(tmp_path / "text.npz")
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "text.npz"
-    Text.of([np.arange(400, dtype=np.int32) % 7], [2]).save(file)
+    TrainingText.of([np.arange(400, dtype=np.int32) % 7], [2]).save(file)
     whole = file.read_bytes()
     for place in range(0, len(whole), 3):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with suppress(ModelError):  # a few bits mean nothing
-            assert contents(Text.load(file)) == [([at % 7 for at in range(400)], 2)]
+            assert contents(TrainingText.load(file)) == [([at % 7 for at in range(400)], 2)]
 
 
 def test_equal_documents_are_kept_once() -> None:
@@ -61,7 +61,7 @@ def test_a_longer_document_takes_the_place_of_the_one_that_it_begins_with() -> N
         ([[5, 6 + 2**16], [5, 6]], [[5, 6 + 2**16], [5, 6]]),
     ):
         answers = [len(each) - 1 for each in documents]
-        found = Text.of([np.array(each, np.int32) for each in documents], answers).deduplicated()
+        found = TrainingText.of([np.array(each, np.int32) for each in documents], answers).deduplicated()
         assert contents(found) == [(each, len(each) - 1) for each in expected]
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from specdec.heads.training.eagle3_training import unroll
 from specdec.heads.training.packing import PackedRows
-from specdec.heads.training.unrolled import unroll
 from tests.support.random_heads import random_head, reference_of
 
 NUM_STEPS = 4

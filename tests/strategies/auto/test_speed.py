@@ -8,7 +8,7 @@ import pytest
 
 from specdec import DraftTree
 from specdec.costs import Costs
-from specdec.padding import Padding
+from specdec.layout import Padding
 from specdec.record import Outcome, StepRecord
 from specdec.testing.fixed_growth import FixedGrowth
 from tests.strategies.auto.test_sizer import Sized as SizedByCosts

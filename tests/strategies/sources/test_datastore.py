@@ -14,7 +14,7 @@ from specdec.strategies.sources.datastore import DatastoreEngine, DatastorePropo
 from specdec.strategies.sources.index.building import build_index
 from specdec.strategies.sources.index.lookup import Index, Match
 from specdec.strategies.sources.suffix import SuffixProposer
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+from specdec.strategies.sources.tokenizer_fingerprint import TokenizerFingerprint
 from specdec.testing import check_proposer, toy_host
 from specdec.tree import DraftTree
 from tests.support.byte_tokenizer import trained
@@ -192,8 +192,8 @@ def test_damage_in_the_arrays_costs_the_source_and_never_the_text(path: Path) ->
 def test_an_index_of_another_tokenizer_or_of_ids_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
     tokenizer = trained()
     vocab_size = len(tokenizer)
-    build_index(tmp_path / "own", [[1, 2, 3]], Fingerprint.of(tokenizer))
-    build_index(tmp_path / "other", [[1, 2, 3]], Fingerprint(name="another/one", digest="abcdef0123"))
+    build_index(tmp_path / "own", [[1, 2, 3]], TokenizerFingerprint.of(tokenizer))
+    build_index(tmp_path / "other", [[1, 2, 3]], TokenizerFingerprint(name="another/one", digest="abcdef0123"))
     build_index(tmp_path / "beyond", [[1, vocab_size]])
     model = ToyModel.random(vocab_size)
     Generator(model, tokenizer, proposer=DatastoreProposer(path=tmp_path / "own")).close()
@@ -212,8 +212,8 @@ def test_two_vocabularies_that_differ_in_one_id_have_other_fingerprints() -> Non
             return self._vocabulary
 
     one, other = Renumbered({"a": 0, "b": 1}), Renumbered({"a": 1, "b": 0})
-    assert Fingerprint.of(one).digest != Fingerprint.of(other).digest
-    assert Fingerprint.of(Renumbered({"b": 1, "a": 0})) == Fingerprint.of(one)
+    assert TokenizerFingerprint.of(one).digest != TokenizerFingerprint.of(other).digest
+    assert TokenizerFingerprint.of(Renumbered({"b": 1, "a": 0})) == TokenizerFingerprint.of(one)
 
 
 def test_options_are_checked_and_the_default_path_is_the_commands_default(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ are computed again. Graphs with static shapes are planned once.
 
 from collections.abc import Sequence
 
-from specdec.padding import Padding
+from specdec.layout import Padding
 
 _PATIENCE = 4  # consecutive passes of a single token that are padded
 

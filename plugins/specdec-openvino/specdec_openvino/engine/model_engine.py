@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.layout import Shapes
-from specdec.padding import Padding
+from specdec.layout import Padding, Shapes
 from specdec_openvino.engine.blocks import Blocks
 from specdec_openvino.engine.filling import Filling
 from specdec_openvino.engine.graphs import Compiled, Graphs

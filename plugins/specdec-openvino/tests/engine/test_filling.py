@@ -2,7 +2,7 @@
 
 from specdec_openvino.engine.filling import Filling
 
-from specdec.padding import Padding
+from specdec.layout import Padding
 
 
 def test_the_last_row_has_what_all_lack_of_a_size() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from specdec_openvino.engine.pass_sizes import pass_sizes
 
-from specdec.padding import Padding
+from specdec.layout import Padding
 
 
 class Config(SimpleNamespace):

@@ -12,9 +12,8 @@ from specdec_openvino.options import OpenVINOOptions
 
 from specdec import DraftTree
 from specdec.backends import Output
-from specdec.layout import Layout
+from specdec.layout import Layout, Padding
 from specdec.masks import ExactCompiler
-from specdec.padding import Padding
 from specdec.target import Target
 
 MOST = 8

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from specdec.apps.serving.parsed_answer import CallPiece, Piece
+from specdec.apps.serving.parsed_answer import AnswerPiece, CallPiece
 from specdec.apps.serving.responses_api.items import CallItem, Event, MessageItem, OutputItem, ReasoningItem
 
 Item = TypeVar("Item", bound=OutputItem)
@@ -20,7 +20,7 @@ class OutputItems:
         """Return the items as they are now."""
         return [item.as_dict() for item in self._items]
 
-    def add(self, pieces: Iterable[Piece], logprobs: Sequence[Mapping[str, Any]] = ()) -> list[Event]:
+    def add(self, pieces: Iterable[AnswerPiece], logprobs: Sequence[Mapping[str, Any]] = ()) -> list[Event]:
         """Add pieces; return their events.
 
         Args:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec.apps.serving.errors import ApiError
-from specdec.apps.serving.jobs import Progress
-from specdec.apps.serving.parsed_answer import Piece
+from specdec.apps.serving.jobs import JobProgress
+from specdec.apps.serving.parsed_answer import AnswerPiece
 from specdec.apps.serving.requests import Call
 from specdec.apps.serving.response_bodies import ResponseBuilder, logprob_entry
 from specdec.apps.serving.responses_api.body import ResponsesBody
@@ -27,7 +27,7 @@ class ResponsesResponse(ResponseBuilder):
         self._num_events = 0
         self._num_reasoning_tokens = 0
 
-    def note(self, progress: Progress) -> list[Piece]:
+    def note(self, progress: JobProgress) -> list[AnswerPiece]:
         pieces = super().note(progress)
         events = self._output.add(pieces, [*map(logprob_entry, progress.logprobs)])
         if pieces and all(piece.reasoning for piece in pieces):
@@ -49,7 +49,7 @@ class ResponsesResponse(ResponseBuilder):
         kinds = "response.created", "response.in_progress"
         return self._numbered([{"type": kind, "response": self._response("in_progress")} for kind in kinds])
 
-    def chunks(self, progress: Progress, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    def chunks(self, progress: JobProgress, pieces: Sequence[AnswerPiece]) -> list[dict[str, Any]]:
         events = self._events.popleft()
         if progress.result is not None:
             response = self.answer()

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specdec.apps.serving.parsed_answer import Piece
+from specdec.apps.serving.parsed_answer import AnswerPiece
 from specdec.constraints.grammar_constraint import GrammarConstraint
 
 
@@ -64,11 +64,11 @@ class AnswerParser(ABC):
     is_complete: bool = True
 
     @abstractmethod
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[AnswerPiece]:
         """Return the pieces that more text completes."""
 
     @abstractmethod
-    def finish(self, is_stopped: bool) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[AnswerPiece]:
         """Return the pieces that were held back; called after the last text.
 
         Args:

@@ -1,6 +1,6 @@
 """The parts of calls, passed on as they are read or call by call."""
 
-from specdec.apps.serving.parsed_answer import CallPiece, Piece
+from specdec.apps.serving.parsed_answer import AnswerPiece, CallPiece
 
 
 class CallParts:
@@ -15,11 +15,11 @@ class CallParts:
 
     def __init__(self, holds_calls: bool) -> None:
         self._holds_calls = holds_calls
-        self.held: list[Piece] = []
+        self.held: list[AnswerPiece] = []
 
-    def add(self, part: CallPiece, is_complete: bool) -> list[Piece]:
+    def add(self, part: CallPiece, is_complete: bool) -> list[AnswerPiece]:
         """Return the held pieces and the part's own; nothing while the call is held back."""
-        self.held.append(Piece(call=part))
+        self.held.append(AnswerPiece(call=part))
         if self._holds_calls and not is_complete:
             return []
         pieces, self.held = self.held, []

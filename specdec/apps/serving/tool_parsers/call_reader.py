@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from specdec.apps.serving.parsed_answer import CallPiece, Piece, content_pieces
+from specdec.apps.serving.parsed_answer import AnswerPiece, CallPiece, content_pieces
 from specdec.apps.serving.tool_parsers.call_parts import CallParts
 from specdec.apps.serving.tool_parsers.call_syntax import CallSyntax
 from specdec.apps.serving.tool_parsers.held_text import num_final
@@ -28,7 +28,7 @@ class CallReader:
     def __init__(self, syntax: CallSyntax, names: Collection[str], is_anchored: bool, holds_calls: bool) -> None:
         self._syntax, self._names, self._holds_calls = syntax, names, holds_calls
         self._trigger = syntax.trigger or syntax.first[:1]
-        self._read: Callable[[], list[Piece] | None] = self._start if is_anchored else self._content
+        self._read: Callable[[], list[AnswerPiece] | None] = self._start if is_anchored else self._content
         self._held = ""  # text that isn't read yet
         self._begun = ""  # the text of a call whose arguments aren't whole, as far as it is read
         self._parts = CallParts(holds_calls)
@@ -36,15 +36,15 @@ class CallReader:
         self._span = JsonSpan()
         self.num_calls, self.is_complete = 0, True
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[AnswerPiece]:
         """Return the pieces that more text completes."""
         self._held += text
-        pieces = list[Piece]()
+        pieces = list[AnswerPiece]()
         while self._held and (found := self._read()) is not None:
             pieces += found
         return pieces
 
-    def finish(self, is_stopped: bool) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[AnswerPiece]:
         """Return what was held back; called after the last text.
 
         A call that is cut at a length has the part of its arguments, and is dropped if it was cut before these.
@@ -64,7 +64,7 @@ class CallReader:
 
     # Each state reads from the held text, and sets the next state. None means that more text is needed.
 
-    def _start(self) -> list[Piece] | None:
+    def _start(self) -> list[AnswerPiece] | None:
         text, prefix = self._held.lstrip(), self._syntax.prefix
         if prefix and text.startswith(prefix):
             text = text[len(prefix) :].lstrip()
@@ -79,7 +79,7 @@ class CallReader:
         self._read = self._rest
         return []
 
-    def _content(self) -> list[Piece] | None:
+    def _content(self) -> list[AnswerPiece] | None:
         before, trigger, after = self._held.partition(self._trigger)
         if trigger:
             content = before.rstrip()
@@ -90,10 +90,10 @@ class CallReader:
         content, self._held = self._held[:final], self._held[final:]
         return content_pieces(content) or None
 
-    def _first(self) -> list[Piece] | None:
+    def _first(self) -> list[AnswerPiece] | None:
         return self._expect(self._syntax.first, self._name)
 
-    def _name(self) -> list[Piece] | None:
+    def _name(self) -> list[AnswerPiece] | None:
         name, found, after = self._held.partition(self._syntax.after_name)
         if not found:
             longest = max(map(len, self._names), default=0) + len(self._syntax.after_name)
@@ -104,7 +104,7 @@ class CallReader:
         self._read = self._arguments_start
         return []
 
-    def _arguments_start(self) -> list[Piece] | None:
+    def _arguments_start(self) -> list[AnswerPiece] | None:
         text = self._held.lstrip()
         if not text:
             return None
@@ -116,7 +116,7 @@ class CallReader:
         self.num_calls += 1
         return self._parts.add(CallPiece(self.num_calls - 1, self._syntax.make_id(), self._called), is_complete=False)
 
-    def _arguments(self) -> list[Piece]:
+    def _arguments(self) -> list[AnswerPiece]:
         end = self._span.feed(self._held)
         arguments, self._held = self._held[:end], "" if end is None else self._held[end:]
         self._begun += arguments
@@ -124,22 +124,22 @@ class CallReader:
             self._begun, self._read, self.is_complete = "", self._after_arguments, True
         return self._parts.add(CallPiece(self.num_calls - 1, arguments=arguments), self.is_complete)
 
-    def _after_arguments(self) -> list[Piece] | None:
+    def _after_arguments(self) -> list[AnswerPiece] | None:
         return self._expect(self._syntax.after_arguments, self._between)
 
-    def _between(self) -> list[Piece] | None:
+    def _between(self) -> list[AnswerPiece] | None:
         following = self._syntax.separator + self._syntax.before_name
         if self._held.startswith(following) or following.startswith(self._held):
             return self._expect(following, self._name)
         return self._expect(self._syntax.closing, self._rest)
 
-    def _rest(self) -> list[Piece] | None:
+    def _rest(self) -> list[AnswerPiece] | None:
         if self.num_calls and not self._held.strip():
             return None
         content, self._held = self._held, ""
         return content_pieces(content)
 
-    def _expect(self, text: str, then: Callable[[], list[Piece] | None]) -> list[Piece] | None:
+    def _expect(self, text: str, then: Callable[[], list[AnswerPiece] | None]) -> list[AnswerPiece] | None:
         """Read a fixed text, or fail."""
         if self._held.startswith(text):
             self._begun = self._begun + text if then == self._name else ""
@@ -147,7 +147,7 @@ class CallReader:
             return []
         return None if text.startswith(self._held) else self._fail()
 
-    def _fail(self) -> list[Piece]:
+    def _fail(self) -> list[AnswerPiece]:
         """Read the text of what isn't a call as content."""
         self._held, self._begun, self._read = self._begun + self._held, "", self._rest
         return []

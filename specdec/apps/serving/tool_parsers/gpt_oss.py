@@ -7,7 +7,7 @@ reasoning, and commentary to nobody is content.
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as ReadOnlySet
 
-from specdec.apps.serving.parsed_answer import CallPiece, Piece, content_pieces
+from specdec.apps.serving.parsed_answer import AnswerPiece, CallPiece, content_pieces
 from specdec.apps.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.apps.serving.tool_parsers.call_parts import CallParts
 from specdec.apps.serving.tool_parsers.call_syntax import openai_id
@@ -82,14 +82,14 @@ class _GptOssParser(AnswerParser):
         self._span = JsonSpan()
         self._parts = CallParts(holds_calls)
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[AnswerPiece]:
         self._held += text
-        pieces = list[Piece]()
+        pieces = list[AnswerPiece]()
         while (found := self._body() if self._is_in_body else self._next_header()) is not None:
             pieces += found
         return pieces
 
-    def finish(self, is_stopped: bool) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[AnswerPiece]:
         held, self._held = self._held, ""
         if not self._is_in_body:
             # A header that a length cut says nothing; a stop may occur in the name of a call.
@@ -103,7 +103,7 @@ class _GptOssParser(AnswerParser):
         arguments = "".join(piece.call.arguments for piece in self._parts.held if piece.call is not None)
         return content_pieces(self._header + _MESSAGE + arguments)
 
-    def _next_header(self) -> list[Piece] | None:
+    def _next_header(self) -> list[AnswerPiece] | None:
         header, found, body = self._held.partition(_MESSAGE)
         if len(header) > _LONGEST_HEADER:  # text without a header
             self._header, self._is_in_body = "final", True
@@ -119,7 +119,7 @@ class _GptOssParser(AnswerParser):
         self.num_calls += 1
         return self._parts.add(CallPiece(self.num_calls - 1, openai_id(), name), is_complete=False)
 
-    def _body(self) -> list[Piece] | None:
+    def _body(self) -> list[AnswerPiece] | None:
         found = [(at, end) for end in _ENDS if (at := self._held.find(end)) >= 0]
         if found:
             at, end = min(found)
@@ -131,10 +131,10 @@ class _GptOssParser(AnswerParser):
         body, self._held = self._held[:final], self._held[final:]
         return self._piece(body) or None
 
-    def _piece(self, body: str) -> list[Piece]:
+    def _piece(self, body: str) -> list[AnswerPiece]:
         if not body:
             return []
         if self._called:
             self.is_complete = self.is_complete or self._span.feed(body) is not None
             return self._parts.add(CallPiece(self.num_calls - 1, arguments=body), self.is_complete)
-        return [Piece(reasoning=body)] if "analysis" in self._header else content_pieces(body)
+        return [AnswerPiece(reasoning=body)] if "analysis" in self._header else content_pieces(body)

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from specdec.apps.serving.parsed_answer import Piece
+from specdec.apps.serving.parsed_answer import AnswerPiece
 from specdec.apps.serving.tool_parsers.base import AnswerRequest
 from specdec.apps.serving.tool_parsers.held_text import num_final
 from specdec.constraints.lark import literal, text_without
 
 
-class Stage(Enum):
+class ReasoningStage(Enum):
     """The part of an answer in which it starts: before, inside or after its reasoning."""
 
     BEFORE = "reasoning may follow"
@@ -25,21 +25,21 @@ class ReasoningTags:
     begin: str
     end: str
 
-    def stage(self, request: AnswerRequest) -> Stage:
+    def stage(self, request: AnswerRequest) -> ReasoningStage:
         """Return where a request's answer begins."""
         before, begun = request.prompt_end.rstrip(), (request.begun or "").strip()
         before = before.removesuffix(begun).rstrip()
         # Tags in earlier messages don't count, nor do those that a text mentions.
         has_begun = begun.startswith(self.begin) or before.endswith(self.begin)
         if has_begun and self.end not in begun:
-            return Stage.WITHIN
-        return Stage.AFTER if request.begun is not None or before.endswith(self.end) else Stage.BEFORE
+            return ReasoningStage.WITHIN
+        return ReasoningStage.AFTER if request.begun is not None or before.endswith(self.end) else ReasoningStage.BEFORE
 
-    def rules(self, stage: Stage, special: Mapping[str, int]) -> list[str]:
+    def rules(self, stage: ReasoningStage, special: Mapping[str, int]) -> list[str]:
         """Return the rules of ``start``: the reasoning, and then ``body``."""
-        if stage is Stage.AFTER:
+        if stage is ReasoningStage.AFTER:
             return ["start: body"]
-        begins = "thought body" if stage is Stage.WITHIN else f"({literal(self.begin, special)} thought)? body"
+        begins = "thought body" if stage is ReasoningStage.WITHIN else f"({literal(self.begin, special)} thought)? body"
         end = literal(self.end, special)
         if self.end in special:
             thought = ["thought: REASONING? " + end + " SPACE?", f"REASONING: {text_without([self.end])}"]
@@ -59,21 +59,21 @@ def reasoning_tags(template: str, added_tokens: Sequence[str]) -> ReasoningTags 
 class ReasoningReader:
     """Reads an answer up to the end of its reasoning."""
 
-    def __init__(self, tags: ReasoningTags, stage: Stage) -> None:
+    def __init__(self, tags: ReasoningTags, stage: ReasoningStage) -> None:
         self._tags, self._stage = tags, stage
         self._held = ""
         self._is_empty = True  # no reasoning yet, so that whitespace is dropped
         self._drops_space = False  # before the content
 
-    def feed(self, text: str) -> tuple[list[Piece], str]:
+    def feed(self, text: str) -> tuple[list[AnswerPiece], str]:
         """Return the pieces of reasoning that more text completes, and the text after the reasoning."""
         self._held += text
         pieces = []
-        if self._stage is Stage.BEFORE:
+        if self._stage is ReasoningStage.BEFORE:
             self._begin()
-        if self._stage is Stage.WITHIN:
+        if self._stage is ReasoningStage.WITHIN:
             pieces = self._reason()
-        if self._stage is not Stage.AFTER:
+        if self._stage is not ReasoningStage.AFTER:
             return pieces, ""
         rest, self._held = self._held, ""
         if self._drops_space:
@@ -81,26 +81,26 @@ class ReasoningReader:
             self._drops_space = not rest
         return pieces, rest
 
-    def finish(self) -> tuple[list[Piece], str]:
+    def finish(self) -> tuple[list[AnswerPiece], str]:
         """Return what was held back; called after the last text."""
         held, self._held = self._held, ""
-        if self._stage is Stage.WITHIN:
-            return ([Piece(reasoning=held.rstrip())] if held.strip() else []), ""
+        if self._stage is ReasoningStage.WITHIN:
+            return ([AnswerPiece(reasoning=held.rstrip())] if held.strip() else []), ""
         return [], held
 
     def _begin(self) -> None:
         begin, text = self._tags.begin, self._held.lstrip()
         if text.startswith(begin):
-            self._held, self._stage = text[len(begin) :], Stage.WITHIN
+            self._held, self._stage = text[len(begin) :], ReasoningStage.WITHIN
         elif not begin.startswith(text):
-            self._stage = Stage.AFTER
+            self._stage = ReasoningStage.AFTER
 
-    def _reason(self) -> list[Piece]:
+    def _reason(self) -> list[AnswerPiece]:
         if self._is_empty:
             self._held = self._held.lstrip()
         before, end, after = self._held.partition(self._tags.end)
         if end:
-            self._held, self._stage, self._drops_space = after, Stage.AFTER, True
+            self._held, self._stage, self._drops_space = after, ReasoningStage.AFTER, True
             thought = before.rstrip()
         else:
             final = num_final(self._held, self._tags.end)
@@ -108,4 +108,4 @@ class ReasoningReader:
         if not thought:
             return []
         self._is_empty = False
-        return [Piece(reasoning=thought)]
+        return [AnswerPiece(reasoning=thought)]

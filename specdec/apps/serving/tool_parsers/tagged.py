@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from specdec.apps.serving.parsed_answer import Piece, content_pieces
+from specdec.apps.serving.parsed_answer import AnswerPiece, content_pieces
 from specdec.apps.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.apps.serving.tool_parsers.call_reader import CallReader
 from specdec.apps.serving.tool_parsers.call_syntax import CallSyntax
-from specdec.apps.serving.tool_parsers.reasoning import ReasoningReader, ReasoningTags, Stage
+from specdec.apps.serving.tool_parsers.reasoning import ReasoningReader, ReasoningStage, ReasoningTags
 from specdec.constraints.lark import literal, text_without
 
 
@@ -48,13 +48,13 @@ class TaggedFormat(AnswerFormat):
         calls = CallReader(self.syntax, names, self._is_anchored(request), request.has_stops) if names else None
         return _TaggedParser(reasoning, calls)
 
-    def _stage(self, request: AnswerRequest) -> Stage:
-        return Stage.AFTER if self.reasoning is None else self.reasoning.stage(request)
+    def _stage(self, request: AnswerRequest) -> ReasoningStage:
+        return ReasoningStage.AFTER if self.reasoning is None else self.reasoning.stage(request)
 
     def _is_anchored(self, request: AnswerRequest) -> bool:
         return self.syntax.begins_text or request.requires_call or request.content is not None
 
-    def _body(self, request: AnswerRequest, special: Mapping[str, int], stage: Stage) -> list[str]:
+    def _body(self, request: AnswerRequest, special: Mapping[str, int], stage: ReasoningStage) -> list[str]:
         """Return the rules of the answer after its reasoning, for a request with functions."""
         syntax = self.syntax
         prefix = f"{literal(syntax.prefix, special)}? " if syntax.prefix in special else ""
@@ -68,7 +68,7 @@ class TaggedFormat(AnswerFormat):
             return [f"body: {anchored} | FREE", rf"FREE: /(\s*[^\s{first}](.|\n)*)?/"]
         # Text can't spell a marker that is a single token: the parser would take it for the token.
         excluded = [syntax.trigger] if syntax.trigger in special else []
-        if stage is Stage.BEFORE and self.reasoning is not None:
+        if stage is ReasoningStage.BEFORE and self.reasoning is not None:
             excluded.append(self.reasoning.begin)
         trigger, rest = literal(syntax.trigger, special), literal(syntax.first.removeprefix(syntax.trigger), special)
         begun = [f"begun: FREE? {trigger}"] if syntax.trigger in special else [f"begun[lazy]: FREE {trigger}"]
@@ -79,11 +79,11 @@ class _TaggedParser(AnswerParser):
     def __init__(self, reasoning: ReasoningReader | None, calls: CallReader | None) -> None:
         self._reasoning, self._calls = reasoning, calls
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[AnswerPiece]:
         pieces, text = ([], text) if self._reasoning is None else self._reasoning.feed(text)
         return pieces + self._after_reasoning(text)
 
-    def finish(self, is_stopped: bool) -> list[Piece]:
+    def finish(self, is_stopped: bool) -> list[AnswerPiece]:
         pieces, text = ([], "") if self._reasoning is None else self._reasoning.finish()
         pieces += self._after_reasoning(text)
         if self._calls is not None:
@@ -91,7 +91,7 @@ class _TaggedParser(AnswerParser):
             self.num_calls, self.is_complete = self._calls.num_calls, self._calls.is_complete
         return pieces
 
-    def _after_reasoning(self, text: str) -> list[Piece]:
+    def _after_reasoning(self, text: str) -> list[AnswerPiece]:
         if self._calls is None:
             return content_pieces(text)
         pieces = self._calls.feed(text)

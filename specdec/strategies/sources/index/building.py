@@ -9,7 +9,7 @@ import numpy as np
 from specdec.errors import RequestError
 from specdec.strategies.sources.index.file import NUM_COLUMNS, Header, write
 from specdec.strategies.sources.index.sorting import sorted_suffixes
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+from specdec.strategies.sources.tokenizer_fingerprint import TokenizerFingerprint
 
 DEPTH = 32  # tokens by which suffixes are sorted
 _MOST_TOKENS = (1 << 32) - 2  # places are 32-bit numbers
@@ -19,7 +19,7 @@ _BREAK = (1 << 32) - 1
 def build_index(
     path: Path,
     documents: Iterable[Sequence[int]],
-    tokenizer: Fingerprint | None = None,
+    tokenizer: TokenizerFingerprint | None = None,
     depth: int = DEPTH,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> tuple[Header, int]:
@@ -42,7 +42,7 @@ def build_index(
         raise RequestError(f"the corpus has more than {_MOST_TOKENS:,} tokens: make several indexes of it")
     text = np.frombuffer(collected, np.uint32)
     header = Header(
-        tokenizer=tokenizer or Fingerprint(),
+        tokenizer=tokenizer or TokenizerFingerprint(),
         num_documents=num_documents,
         num_tokens=len(text) - num_documents,
         num_ids=int(text[text != _BREAK].max()) + 1,

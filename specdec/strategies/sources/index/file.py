@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdec.errors import RequestError
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+from specdec.strategies.sources.tokenizer_fingerprint import TokenizerFingerprint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class Header(BaseModel):
 
     version: int = VERSION
     byteorder: str = sys.byteorder
-    tokenizer: Fingerprint
+    tokenizer: TokenizerFingerprint
     num_documents: int = Field(ge=1)
     num_tokens: int = Field(ge=1)
     num_ids: int = Field(ge=1, description="the largest id, plus one")
