@@ -74,9 +74,8 @@ class Binding:
         self.choice = choice
         self._registry, self._lease = registry, WeightsLease(choice.weights, registry.kernels())
         self._has_noted = False
-        self._gate = (
-            threading.RLock()
-        )  # held while binding and closing, not while decoding: any thread may close a stream
+        # Held while binding and closing, not while decoding: any thread may close a stream.
+        self._gate = threading.RLock()
         self._is_decoding = False
         self._is_closed = False  # by its owner, since it last decoded
         self._is_open = False  # the parts are made, and not closed
