@@ -63,25 +63,13 @@ class WeightsLease:
             ModelError: if "packed" or a kernel was requested and no kernel is suitable.
             RequestError: if another lease holds the weights in another form than requested.
         """
-        with _alone(model):
-            shared = self._shared(model)
-        if shared is not None:
-            yield shared.weights
-            if len(shared.holders) > 1:
-                return
-        with _alone(model):
-            packing = _packing_of(model)
-            holders = packing.holders if packing else WeakSet[WeightsLease]()
-            _restore(model)
         found = packings(model, self._requested, self._kernels, failed)
-        while True:
-            with _alone(model):
-                vars(model).pop(_WHERE, None)
-                weights = next(found, None)
-                if weights is None:
-                    return
-                self._hold(model, _Packing(weights, holders))
+        with _alone(model):
+            weights = self._shared(model) or self._next(model, found)
+        while weights is not None:
             yield weights
+            with _alone(model):
+                weights = None if self._has_others(model) else self._next(model, found)
 
     def acquire(self, model: torch.nn.Module) -> Weights:
         """Pack a model's weights in the first way, or hold them as they are packed; see ``layouts``."""
@@ -109,12 +97,12 @@ class WeightsLease:
                     if not packing.holders:
                         _restore(model)
 
-    def _shared(self, model: torch.nn.Module) -> _Packing | None:
+    def _shared(self, model: torch.nn.Module) -> Weights | None:
         """Hold the packing that a model has, if it is intact and as requested; a stock one only along with others."""
         packing = _packing_of(model)
         if packing is None or not _is_intact(model, packing.weights):
             return None
-        has_others = any(holder is not self for holder in packing.holders)
+        has_others = self._has_others(model)
         if _is_served_by(self._requested, packing.weights):
             return self._hold(model, packing) if has_others or packing.weights.kernel else None
         if has_others:
@@ -124,12 +112,24 @@ class WeightsLease:
             )
         return None
 
-    def _hold(self, model: torch.nn.Module, packing: _Packing) -> _Packing:
+    def _next(self, model: torch.nn.Module, found: Iterator[Weights]) -> Weights | None:
+        """Pack a model in the next way, or return None; leases of a packing that isn't intact hold the new one."""
+        packing = _packing_of(model)
+        holders = packing.holders if packing else WeakSet[WeightsLease]()
+        _restore(model)
+        weights = next(found, None)
+        return None if weights is None else self._hold(model, _Packing(weights, holders))
+
+    def _has_others(self, model: torch.nn.Module) -> bool:
+        packing = _packing_of(model)
+        return packing is not None and any(holder is not self for holder in packing.holders)
+
+    def _hold(self, model: torch.nn.Module, packing: _Packing) -> Weights:
         if self._model is not model:
             self.release()
         packing.holders.add(self)
         vars(model)[_WHERE], self._model = packing, model
-        return packing
+        return packing.weights
 
 
 @contextmanager

@@ -135,6 +135,19 @@ def test_two_generators_that_contradict_each_other(model: PreTrainedModel, first
         assert bool(Generator(model, weights=second).weights.kernel) == (second == "packed")
 
 
+def test_a_layout_that_another_generator_shares_meanwhile_stays(model: PreTrainedModel) -> None:
+    first, second = (WeightsLease("packed", {"onednn": OneDNNKernel()}) for _ in range(2))
+    layouts = first.layouts(model, {})
+    weights = next(layouts)
+    assert second.acquire(model) == weights
+    assert not list(layouts)
+    assert len(packed_weights(model)) == weights.num_packed
+    first.release()
+    assert packed_weights(model)
+    second.release()
+    assert not packed_weights(model)
+
+
 def test_auto_goes_along_with_what_another_asked_for(model: PreTrainedModel) -> None:
     stock = Generator(model, weights="stock")
     assert Generator(model).weights == stock.weights
