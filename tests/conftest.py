@@ -3,7 +3,6 @@
 import gc
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -15,9 +14,6 @@ from hypothesis import settings
 
 from specdec import demo
 from specdec.demo import smollm2 as real
-from specdec.machine.timing import Verdict
-from specdec.models.weights import contest
-from specdec.models.weights.verdicts import Verdicts
 from specdec.runtime.probes import findings
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
@@ -52,30 +48,6 @@ def _cache(_fetched: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_contest(_cache: Path) -> Iterator[None]:
-    """The first contest of kernels for a model's shapes decides, also where a busy machine leaves it unclear.
-
-    A contest of two rounds suffices. A whole one takes up to three seconds, and without a clear verdict each generator
-    would hold another one.
-    """
-    winner = Verdicts.winner
-
-    def first(self: Verdicts, question: str, names: tuple[str, ...], measure: Callable[[], Verdict], check: Any) -> str:
-        is_shared = self.path.parent.parent == _cache
-        return winner(self, question, names, (lambda: brief(measure)) if is_shared else measure, check)
-
-    def brief(measure: Callable[[], Verdict]) -> Verdict:
-        with pytest.MonkeyPatch.context() as patched:
-            for name, value in (("_ROUNDS", 2), ("_ATTEMPTS", 1), ("_SECONDS", 0.2)):
-                patched.setattr(contest, name, value)
-            return replace(measure(), is_clear=True)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Verdicts, "winner", first)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

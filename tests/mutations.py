@@ -670,6 +670,24 @@ MUTATIONS = (
         (("return [0.0, cost(plain, 0, num_others), *drafted]", "return [0.0, 1.0, *drafted]"),),
         ("tests/backends/test_state_costs.py",),
     ),
+    Mutation(
+        "a kernel with wrong products, used",
+        "specdec/models/weights/pack_model.py",
+        (("<= allowed).all()", "<= allowed).any()"),),
+        ("tests/runtime/test_lease.py::test_a_kernel_that_fails_is_not_used",),
+    ),
+    Mutation(
+        "a kernel whose rows depend on one another, without padding",
+        "specdec/models/weights/row_independence.py",
+        (("return rows.multiple(is_quick=False) or 1", "return 1"),),
+        ("tests/models/weights/test_row_multiples.py",),
+    ),
+    Mutation(
+        "weights packed in another way while a generator uses them",
+        "specdec/runtime/lease.py",
+        (("        if has_others:\n", "        if not has_others:\n"),),
+        ("tests/runtime/test_lease.py::test_two_generators_that_contradict_each_other",),
+    ),
 )  # fmt: skip
 
 

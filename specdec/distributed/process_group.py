@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specdec.distributed.agreement import difference, facts_of
@@ -89,11 +88,9 @@ def _load(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> "RankWorker":
     from specdec.plugins.registry import load_plugins
     from specdec.runtime.lease import WeightsLease
 
-    holding = WeightsLease("auto", load_plugins().kernels())
+    lease = WeightsLease(kernel or "stock", load_plugins().kernels())
     try:
-        return load(
-            ranks, model, compiler, partial(holding.acquire, requested=kernel or "stock"), holding.release_weights
-        )
+        return load(ranks, model, compiler, lease.acquire, lease.release)
     except BaseException:
-        holding.release_weights()
+        lease.release()
         raise

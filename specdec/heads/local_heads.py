@@ -19,7 +19,7 @@ import torch
 from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.fingerprint import fingerprint_of
-from specdec.models.weights.sharding import is_sharded_tensor
+from specdec.models.weights.layers import is_sharded_tensor
 from specdec.models.weights.tensor import PackedWeight
 
 _CONFIG = "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"

@@ -25,10 +25,8 @@ from specdec.models.notes import facts_of as tensor_facts
 from specdec.models.notes import lock_of, notes_of, state_of
 from specdec.models.own_forward import own_logits
 from specdec.models.structure import described, facts_of
-from specdec.models.weights.checksum import checksum_of
-from specdec.models.weights.layers import is_sharded
-from specdec.models.weights.sharding import is_sharded_tensor
-from specdec.models.weights.tensor import PackedWeight
+from specdec.models.weights.layers import is_sharded, is_sharded_tensor
+from specdec.models.weights.tensor import PackedWeight, checksum_of
 
 _TEXT = 17, 5, 11, 2, 7, 13, 3, 19  # token ids, taken modulo the vocabulary
 _SEED = 1203  # of dropout, for a model in training mode

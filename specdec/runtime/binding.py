@@ -74,9 +74,8 @@ class Binding:
         self.choice = choice
         self._registry, self._lease = registry, WeightsLease(choice.weights, registry.kernels())
         self._has_noted = False
-        self._gate = (
-            threading.RLock()
-        )  # held while binding and closing, not while decoding: any thread may close a stream
+        # Held while binding and closing, not while decoding: any thread may close a stream.
+        self._gate = threading.RLock()
         self._is_decoding = False
         self._is_closed = False  # by its owner, since it last decoded
         self._is_open = False  # the parts are made, and not closed
@@ -113,7 +112,7 @@ class Binding:
             yield self
         finally:
             with self._gate:
-                self._is_decoding = self._lease.is_decoding = False
+                self._is_decoding = False
                 if self._is_closed:
                     self._release()
 
@@ -121,10 +120,7 @@ class Binding:
         """Bind to the model as it is now, to report facts; does nothing while it decodes, or once it is closed."""
         with self._gate:
             if not self._is_decoding and not self._is_closed:
-                try:
-                    self._renew()
-                finally:
-                    self._lease.is_decoding = False
+                self._renew()
 
     def is_current(self) -> bool:
         """Return True while the parts fit model and tokenizer, and a backend's copy of the weights is the model's."""
@@ -169,7 +165,7 @@ class Binding:
         engine = (loaded.note,) if loaded.note and not loaded.is_fallback else ()
         target = self.target
         drafts = () if target.shapes.takes_drafts else (f"decoded without drafts: {target.examination.reason}",)
-        weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
+        weights = (f"weights {self.weights}",) if self.weights.kernel or self.weights.is_fallback else ()
         return engine + drafts + weights + ignored_defaults(self.model)
 
     def close(self) -> None:
@@ -181,7 +177,6 @@ class Binding:
 
     def _renew(self) -> None:
         """Bind again if the parts are closed, the model was cast, moved, resized, …, or the tokenizer gained tokens."""
-        self._lease.is_decoding = True  # from here on no other generator changes the layout of the weights
         if not self._is_open or not self.is_current():
             self._close_parts()
             self._bind([self.loaded])
@@ -196,12 +191,12 @@ class Binding:
         try:
             self._close_parts()
         finally:
-            self._lease.release_weights()
+            self._lease.release()
 
     def _bind(self, models: Iterable[LoadedModel]) -> None:
         """Pack the weights, load a backend for them, and bind the proposer to both."""
         with ExitStack() as failing:
-            failing.callback(self._lease.release_weights)
+            failing.callback(self._lease.release)
             Attempts(models, self.choice, self._registry, self._lease.layouts).first(self._make_parts)
             failing.callback(self._close_parts)
             self._is_open = True
@@ -260,10 +255,10 @@ def _fingerprint_here(model: Any, process: int, remedy: str) -> Fingerprint:
 
 def _open_draft(registry: Registry, lease: WeightsLease, model: Any) -> Target:
     """Drive a draft model, whose passes need not be exact."""
-    release_weights = lease.acquire_draft(model)
+    release = lease.acquire_draft(model)
     attempts = Attempts([LoadedModel(model, None)], Wanted(numerics="fast"), registry, lambda *_: [Weights()])
     try:
-        return attempts.first(lambda _, target: target, release_weights)
+        return attempts.first(lambda _, target: target, release)
     except BaseException:
-        release_weights()
+        release()
         raise

@@ -1,158 +1,134 @@
 """The lease of a model's weights: all generators of a model share one packing, which the last release undoes."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakSet
 
 import torch
 
-from specdec.errors import ModelError, RequestError
+from specdec.errors import RequestError
 from specdec.models.notes import notes_of
 from specdec.models.weights.base import Kernel
 from specdec.models.weights.layers import is_hooked_part
-from specdec.models.weights.pack_model import Weights, pack_model
+from specdec.models.weights.pack_model import Weights, packings
 from specdec.models.weights.packing import packed_weights, unpack
 
 _WHERE = "_specdec_packing"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Packing:
     """The packing of a model's weights, stored on the model, and its leases."""
 
     weights: Weights
-    holders: "WeakSet[WeightsLease]" = field(default_factory=WeakSet)
+    holders: "WeakSet[WeightsLease]"
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """A copy of the model has no packing."""
         return type(None), ()
 
 
+def _packing_of(model: object) -> _Packing | None:
+    return getattr(model, "__dict__", {}).get(_WHERE)
+
+
 def kernel_of(model: object) -> str:
     """Return the name of the kernel by which a model's weights are packed now; "" if they aren't packed."""
-    packing: _Packing | None = getattr(model, "__dict__", {}).get(_WHERE)
+    packing = _packing_of(model)
     return "" if packing is None else packing.weights.kernel
 
 
 class WeightsLease:
-    """One generator's lease of the weights of its target and its draft models.
+    """One user's lease of a model's weights: a generator's of its model's, or a strategy's of its draft model's.
 
-    Models are changed in place. A model's weights stay packed until the last lease is released.
+    Models are changed in place. A model has one packing, which stays until the last lease is released.
 
     Args:
         requested: a mode, or a kernel's name.
         kernels: the installed ones by name.
-
-    Attributes:
-        is_decoding: True while the generator decodes, when no other lease may repack the weights.
     """
 
     def __init__(self, requested: str, kernels: Mapping[str, Kernel]) -> None:
-        self.is_decoding = False
         self._requested, self._kernels = requested, kernels
-        self._models: list[torch.nn.Module] = []  # the target once, a draft model for each strategy
-
-    def acquire(
-        self, model: torch.nn.Module, without: Collection[str] = (), why: str = "", requested: str = ""
-    ) -> Weights:
-        """Pack a target's weights, or leave them stock, as requested; after an error the model is unpacked.
-
-        Args:
-            without: kernels to exclude.
-            why: the reason for excluding them.
-            requested: overrides the lease's own request.
-
-        Raises:
-            ModelError: if "packed" or a kernel was requested and no kernel is suitable.
-            RequestError: if another generator needs the weights in another form.
-        """
-        requested = requested or self._requested
-        with _alone(model):
-            packing: _Packing | None = vars(model).get(_WHERE)
-            others = self._others(model)
-            is_taken = any(other.is_decoding or other._requested != "auto" for other in others)
-            if packing is not None and _is_intact(model, packing.weights) and (is_taken or packing.weights.kernel):
-                if packing.weights.kernel not in without and _is_served_by(requested, packing.weights):
-                    return self._hold(model, packing)
-                if is_taken:
-                    raise RequestError(
-                        f"weights={requested!r} is unavailable while another generator of this model has them "
-                        f"{packing.weights}: close() that one, or give each a model of its own"
-                    )
-            _restore(model)
-            kernels = {name: kernel for name, kernel in self._kernels.items() if name not in without}
-            packing = _Packing(pack_model(model, requested, kernels, why))
-            packing.holders.update(others)
-            vars(model)[_WHERE] = packing
-            return self._hold(model, packing)
+        self._model: torch.nn.Module | None = None
 
     def layouts(self, model: torch.nn.Module, failed: Mapping[str, str]) -> Iterator[Weights]:
-        """Pack a target's weights by one kernel after another, the fastest first, without those that failed.
+        """Pack a model's weights in one way after another; in one way only if another lease holds the model.
+
+        Args:
+            failed: by kernel, why the layouts so far have failed; read when the next one is requested.
 
         Raises:
             ModelError: if "packed" or a kernel was requested and no kernel is suitable.
-            RequestError: if another generator needs the weights in another form.
+            RequestError: if another lease holds the weights in another form than requested.
         """
-        while True:
-            why = "; ".join(f"not by {kernel}: {reason}" for kernel, reason in failed.items())
-            try:
-                weights = self.acquire(model, failed, why)
-            except ModelError:
-                if failed:
-                    return
-                raise
+        found = packings(model, self._requested, self._kernels, failed)
+        with _alone(model):
+            weights = self._shared(model) or self._next(model, found)
+        while weights is not None:
             yield weights
-            if not weights.kernel or self._requested not in {"auto", "packed"} or self._others(model):
-                return
+            with _alone(model):
+                weights = None if self._has_others(model) else self._next(model, found)
+
+    def acquire(self, model: torch.nn.Module) -> Weights:
+        """Pack a model's weights in the first way, or hold them as they are packed; see ``layouts``."""
+        return next(self.layouts(model, {}))
 
     def acquire_draft(self, model: torch.nn.Module) -> Callable[[], None]:
-        """Pack a draft model's weights unless they are packed already; return a function that releases them.
+        """Pack a draft model's weights unless they are packed already; return a function that releases them."""
+        lease = WeightsLease("stock" if self._requested == "stock" else "auto", self._kernels)
+        if isinstance(model, torch.nn.Module):
+            with _alone(model):
+                if packing := _packing_of(model):
+                    lease._hold(model, packing)
+                else:
+                    lease.acquire(model)
+        return lease.release
 
-        A model made of the target's own layers shares the target's packing and isn't changed.
-        """
-        if not isinstance(model, torch.nn.Module):
-            return lambda: None
-        with _alone(model):
-            packing: _Packing | None = vars(model).get(_WHERE)
-            if packing is None:
-                self.acquire(model, requested="stock" if self._requested == "stock" else "auto")
-            elif self not in packing.holders:
-                self._hold(model, packing)
-            elif any(model is held for held in self._models):
-                self._models.append(model)
-            else:
-                return lambda: None
-        return lambda: self._give_back(model)
+    def release(self) -> None:
+        """Release the model; weights without another lease become ordinary parameters again."""
+        model, self._model = self._model, None
+        if model is not None:
+            with _alone(model):
+                packing = _packing_of(model)
+                if packing is not None:
+                    packing.holders.discard(self)
+                    if not packing.holders:
+                        _restore(model)
 
-    def release_weights(self) -> None:
-        """Release all models; weights without another lease become ordinary parameters again."""
-        while self._models:
-            self._give_back(self._models[-1])
+    def _shared(self, model: torch.nn.Module) -> Weights | None:
+        """Hold the packing that a model has, if it is intact and as requested; a stock one only along with others."""
+        packing = _packing_of(model)
+        if packing is None or not _is_intact(model, packing.weights):
+            return None
+        has_others = self._has_others(model)
+        if _is_served_by(self._requested, packing.weights):
+            return self._hold(model, packing) if has_others or packing.weights.kernel else None
+        if has_others:
+            raise RequestError(
+                f"weights={self._requested!r} is unavailable while another generator of this model has them "
+                f"{packing.weights}: close() that one, or give each a model of its own"
+            )
+        return None
 
-    def _give_back(self, model: torch.nn.Module) -> None:
-        """Release a model once; the lease ends after as many releases as acquisitions."""
-        number = next((number for number, held in enumerate(self._models) if held is model), None)
-        if number is None:  # all were released
-            return
-        del self._models[number]
-        if any(model is held for held in self._models):
-            return
-        with _alone(model):
-            packing: _Packing | None = vars(model).get(_WHERE)
-            if packing is not None:
-                packing.holders.discard(self)
-                if not packing.holders:
-                    _restore(model)
+    def _next(self, model: torch.nn.Module, found: Iterator[Weights]) -> Weights | None:
+        """Pack a model in the next way, or return None; leases of a packing that isn't intact hold the new one."""
+        packing = _packing_of(model)
+        holders = packing.holders if packing else WeakSet[WeightsLease]()
+        _restore(model)
+        weights = next(found, None)
+        return None if weights is None else self._hold(model, _Packing(weights, holders))
 
-    def _others(self, model: torch.nn.Module) -> list["WeightsLease"]:
-        packing: _Packing | None = vars(model).get(_WHERE)
-        return [other for other in packing.holders if other is not self] if packing else []
+    def _has_others(self, model: torch.nn.Module) -> bool:
+        packing = _packing_of(model)
+        return packing is not None and any(holder is not self for holder in packing.holders)
 
     def _hold(self, model: torch.nn.Module, packing: _Packing) -> Weights:
+        if self._model is not model:
+            self.release()
         packing.holders.add(self)
-        if not any(model is held for held in self._models):
-            self._models.append(model)
+        vars(model)[_WHERE], self._model = packing, model
         return packing.weights
 
 

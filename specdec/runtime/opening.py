@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -75,11 +75,11 @@ def choice_of(
         PluginError: for an unknown or misconfigured plug-in.
         RequestError: for options that don't exist, or contradict one another.
     """
-    make: Callable[[object], Proposer] = partial(registry.make, "proposers")
-    named = lru_cache(_MAX_NAMED)(make)
+    named = lru_cache(_MAX_NAMED)(partial(registry.make, "proposers"))
 
     def resolve(proposer: Proposer | str) -> Proposer:
-        return named(proposer) if isinstance(proposer, str) else make(proposer)
+        made: Proposer = named(proposer) if isinstance(proposer, str) else registry.make("proposers", proposer)
+        return made
 
     compiler = None if mask is None else registry.make("masks", mask)
     return GeneratorChoice(

@@ -265,7 +265,7 @@ def test_a_generator_works_where_nothing_can_be_kept(
     if place == "a file":
         cache.write_text("")
     elif place != "a full disk":
-        (cache / "kernels.json").mkdir(parents=True)
+        (cache / "row_multiples.json").mkdir(parents=True)
         (cache / "successors").write_text("")
     model = families.spread(families.make(*families.TREES["llama"]))
     ids = torch.tensor([[5, 9, 3]])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specdec.models import fingerprint
 from specdec.models.fingerprint import fingerprint_of, unchanging
-from specdec.models.weights.checksum import checksum_of
+from specdec.models.weights.tensor import checksum_of
 from tests.support import families
 from tests.support.model_changes import CHANGES, patch_module, tiny
 

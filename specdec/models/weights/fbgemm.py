@@ -31,6 +31,9 @@ class FBGEMMKernel(Kernel):
     Only bfloat16 numbers below 2^-17 are rounded in products, by at most 2^-25; ``unpack`` restores them exactly.
     """
 
+    def rank(self, dtype: torch.dtype) -> int:
+        return 0 if dtype == torch.float32 else 2
+
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it is for CPUs, not {device.type}"

@@ -1,17 +1,20 @@
 """The layers of a model that are plain matrix products, and the groups of them that receive the same rows."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch.nn.modules import module as modules_of_torch
 
 from specdec.models.weights.matrix import PartMatrix
-from specdec.models.weights.sharding import is_sharded_tensor
 from specdec.models.weights.tensor import PackedWeight
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 _LEAST_BYTES = 2  # per number in a plain matrix
 
@@ -57,6 +60,15 @@ def is_quantised(module: torch.nn.Module) -> bool:
     weight: Any = getattr(module, "weight", None)
     is_one = type(weight) in {torch.nn.Parameter, PackedWeight} or is_sharded_tensor(weight)
     return is_linear and not (is_one and weight.is_floating_point() and weight.element_size() >= _LEAST_BYTES)
+
+
+def is_sharded_tensor(tensor: object) -> TypeGuard["DTensor"]:
+    """Return True for a ``DTensor``, a tensor that is sharded over processes.
+
+    Its module, which takes half a second to import, isn't imported: if it wasn't imported before, no tensor is one.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
@@ -121,6 +133,12 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
         for group in found
         if all(num_calls[layer.name] == 1 for layer in group) and not hooked & _between([layer.name for layer in group])
     ]
+
+
+def grouped(layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]]) -> list[Sequence[ProductLayer]]:
+    """Return the groups of layers to multiply as one; the other layers are groups of their own."""
+    joined = {layer.name for group in groups for layer in group}
+    return [*groups, *([layer] for layer in layers if layer.name not in joined)]
 
 
 def _are_unchanged(group: Sequence[tuple[torch.Tensor, ProductLayer]]) -> bool:

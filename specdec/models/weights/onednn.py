@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec.machine.facts import computes_in_bfloat16
 from specdec.models.weights.base import Kernel
 
 _DTYPES = torch.float32, torch.bfloat16
@@ -15,6 +16,10 @@ _DTYPES = torch.float32, torch.bfloat16
 
 class OneDNNKernel(Kernel):
     """Blocked matrices in the model's own dtype; one layout for every number of rows."""
+
+    def rank(self, dtype: torch.dtype) -> int:
+        # AVX-512 without bfloat16 instructions converts the matrix in each product.
+        return 1 if dtype == torch.float32 or computes_in_bfloat16(torch.device("cpu")) else 3
 
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
         if device.type != "cpu":

@@ -1,7 +1,6 @@
-"""Packs a model's weights by the fastest suitable kernel, or leaves them stock with the reason."""
+"""Packs a model's weights by the first suitable kernel, or leaves them stock with the reason."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,10 +8,16 @@ import torch
 from specdec.errors import ModelError, in_one_line, is_out_of_memory
 from specdec.machine.facts import processor_name
 from specdec.models.weights.base import Kernel
-from specdec.models.weights.choice import KernelChoice, choose, grouped
-from specdec.models.weights.contest import num_shapes
-from specdec.models.weights.layers import ProductLayer, given_the_same_rows, is_quantised, is_sharded, product_layers
+from specdec.models.weights.layers import (
+    ProductLayer,
+    given_the_same_rows,
+    grouped,
+    is_quantised,
+    is_sharded,
+    product_layers,
+)
 from specdec.models.weights.packing import pack, packed_weights, unpack
+from specdec.models.weights.row_independence import RowMultiples
 
 _QUIET_SECONDS = 2.0
 _NO_LAYERS = "the model has no linear layers of plain numbers"
@@ -29,8 +34,8 @@ class Weights:
         twice: bytes stored twice: of matrices that are also embeddings, and of all matrices if the kernel is lossy.
         lossy: what is rounded, or "".
         loss: the largest difference between a weight and the number that is multiplied instead.
-        why: why the weights aren't packed, or not by the fastest kernel, or "".
-        tried: the kernels that support the model's dtype and device, if none is used.
+        why: why the weights aren't packed, or not by the preferred kernel, or "".
+        is_fallback: True if the weights are stock because each kernel for the dtype and device has failed.
         num_quantised: number of quantised linear layers, which stay unchanged and aren't counted in ``num_layers``.
         engine: the name of the backend that runs the model.
         runs_layers: True if the backend runs torch's layers, False if it has a copy of the weights of its own.
@@ -42,7 +47,7 @@ class Weights:
     twice: int = 0
     loss: float = 0.0
     why: str = ""
-    tried: tuple[str, ...] = ()
+    is_fallback: bool = False
     num_quantised: int = 0
     lossy: str = ""
     engine: str = "hf"
@@ -60,31 +65,51 @@ class Weights:
         parts += [f"numbers off by {self.loss:.1g} at most"] if self.loss else []
         return ", ".join([*parts, *([self.why] if self.why else [])])
 
-    @property
-    def is_worth_a_note(self) -> bool:
-        """True if weights are packed or a kernel was measured, so that a note is useful."""
-        return bool(self.kernel or self.tried)
 
+def packings(
+    model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], failed: Mapping[str, str]
+) -> Iterator[Weights]:
+    """Pack a model's weights in place by one kernel after another, the preferred one first; at last, leave them stock.
 
-def pack_model(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
-    """Pack a model's weights in place, or leave them stock; after an error, the model is unpacked.
+    A packing is undone when the next one is requested. After an error, the model is unpacked.
 
     Args:
         requested: a mode or a kernel's name.
-        why: why some installed kernels are excluded, or "".
+        failed: by name, why kernels that can pack the weights aren't suitable; the last one when the next is requested.
 
     Raises:
-        ModelError: where "packed" or a kernel was requested and no kernel serves, or memory runs out.
+        ModelError: if "packed" or a kernel was requested, and no kernel can pack the weights.
     """
     if any(map(is_quantised, model.modules())):
         _runs(model)  # some layers are rebuilt in the first pass, which must not happen in inference mode
     num_quantised = sum(map(is_quantised, model.modules()))
     layers = list(product_layers(model))
     if reason := _why_stock(model, layers, requested, num_quantised):
-        weights = stock_or_refuse(requested, len(layers), reason)
-    else:
-        weights = _Packer(model, _of_one_kind(layers), requested, kernels, why).pack()
-    return replace(weights, num_quantised=num_quantised)
+        yield replace(stock_or_refuse(requested, len(layers), reason), num_quantised=num_quantised)
+        return
+    own = _of_one_kind(layers)
+    packer, unsupported, faults = _Packer(model, own), dict[str, str](), dict[str, str]()
+    for name, kernel in _in_order(kernels, requested, own[0].weight.dtype):
+        if reason := packer.why_not(kernel):
+            unsupported[name] = reason
+        elif reason := failed.get(name) or packer.why_not_packed(kernel):
+            faults[name] = reason
+        else:
+            why = "; ".join(f"not by {other}: {fault}" for other, fault in faults.items())
+            yield replace(packer.packed_by(name, kernel), num_quantised=num_quantised, why=why)
+            unpack(model)
+            faults[name] = failed.get(name, "")
+    if requested == "auto" or not failed:
+        reasons = [f"{name}: {reason}" for name, reason in {**unsupported, **faults}.items()]
+        stock = stock_or_refuse(requested, len(own), "; ".join(reasons) or "no kernel is installed", own[0])
+        yield replace(stock, num_quantised=num_quantised, is_fallback=bool(faults))
+
+
+def _in_order(kernels: Mapping[str, Kernel], requested: str, dtype: torch.dtype) -> list[tuple[str, Kernel]]:
+    """Return the requested kernels by rank: the one of a name, or all without losses."""
+    is_open = requested in {"auto", "packed"}
+    able = [each for each in kernels.items() if requested == each[0] or (is_open and not each[1].lossy)]
+    return sorted(able, key=lambda each: (each[1].rank(dtype), each[0]))
 
 
 def _why_stock(model: torch.nn.Module, layers: Sequence[ProductLayer], requested: str, num_quantised: int) -> str:
@@ -114,75 +139,57 @@ def _of_one_kind(layers: Sequence[ProductLayer]) -> list[ProductLayer]:
 
 
 class _Packer:
-    """Packs a model's layers of one dtype and device, or leaves them stock.
+    """Packs a model's layers of one dtype and device."""
 
-    Args:
-        layers: of the model.
-        requested, kernels, why: as for ``pack_model``.
-    """
+    def __init__(self, model: torch.nn.Module, layers: Sequence[ProductLayer]) -> None:
+        self._model, self._layers = model, layers
+        self._dtype, self._device = layers[0].weight.dtype, layers[0].weight.device
+        self._groups: Sequence[Sequence[ProductLayer]] | None = None  # to multiply as one, once they are known
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        layers: Sequence[ProductLayer],
-        requested: str,
-        kernels: Mapping[str, Kernel],
-        why: str,
-    ) -> None:
-        self.model, self.layers, self.requested, self.why = model, layers, requested, why
-        dtype, device = layers[0].weight.dtype, layers[0].weight.device
-        is_open = requested in {"auto", "packed"}
-        asked = {name: each for name, each in kernels.items() if requested == name or (is_open and not each.lossy)}
-        # Against kernels, by name.
-        self.reasons = {name: reason for name, kernel in asked.items() if (reason := kernel.why_not(dtype, device))}
-        self.kernels = {name: kernel for name, kernel in asked.items() if name not in self.reasons}
+    def why_not(self, kernel: Kernel) -> str:
+        """Return why a kernel doesn't support the layers, or ""."""
+        if reason := kernel.why_not(self._dtype, self._device):
+            return reason
+        unable = (layer for layer in self._layers if not kernel.holds(layer.matrix))
+        return next((f"{layer.name} has numbers in {_name(self._dtype)} that it doesn't" for layer in unable), "")
 
-    def pack(self) -> Weights:
-        """Pack by the fastest suitable kernel, unless stock products are faster and "auto" was requested."""
+    def why_not_packed(self, kernel: Kernel) -> str:
+        """Pack the layers; return why the kernel can't, or "". The model is unpacked then, and after any error."""
         try:
-            return self._packed()
-        except Exception as error:
-            if not is_out_of_memory(error):
+            if fault := _fault_of(kernel, self._layers[0]):
+                return fault
+            if self._groups is None:
+                self._groups = _joinable(self._model, self._layers)
+            self._pack(kernel, self._groups)
+            if self._groups and not _runs(self._model):  # its code may require a contiguous product, for example
+                unpack(self._model)
+                self._groups = []
+                self._pack(kernel, self._groups)
+        except BaseException as error:  # a third party's code, and torch's private operations; Ctrl-C too
+            unpack(self._model)
+            if not isinstance(error, Exception):
                 raise
-        return self._stock("memory ran out while packing")
+            return "memory ran out while packing" if is_out_of_memory(error) else f"it raised {in_one_line(error)}"
+        return "" if packed_weights(self._model) else "its parameters are in use elsewhere"
 
-    def _stock(self, *faults: str) -> Weights:
-        reason = "; ".join(filter(None, [self.why, *faults])) or "no kernel is installed"
-        weights = stock_or_refuse(self.requested, len(self.layers), reason, self.layers[0])
-        return replace(weights, tried=tuple(self.kernels))
+    def _pack(self, kernel: Kernel, groups: Sequence[Sequence[ProductLayer]]) -> None:
+        from transformers.utils.logging import tqdm
 
-    def _packed(self) -> Weights:
-        groups, serving = _joinable(self.model, self.layers) if self.kernels else [], dict(self.kernels)
-        while serving:
-            with _progress("choosing a kernel", num_shapes(self.layers)) as on_shape:
-                chosen = choose(self.layers, groups, serving, self.requested == "auto", on_shape=on_shape)
-            if not chosen.name:
-                return self._stock(f"faster here than {' and '.join(serving)}")
-            kernel = serving.pop(chosen.name)
-            if not (reason := _why_not_these(kernel, self.layers)):
-                return self._packed_by(kernel, chosen, groups)
-            self.reasons[chosen.name] = reason
-        return self._stock(*(f"{name}: {reason}" for name, reason in self.reasons.items()))
+        together = grouped(self._layers, groups)
+        with tqdm(total=len(together), desc="packing weights", delay=_QUIET_SECONDS, leave=False) as progress:
+            pack(kernel, together, RowMultiples(kernel).of, progress.update)
 
-    def _packed_by(self, kernel: Kernel, chosen: KernelChoice, groups: Sequence[Sequence[ProductLayer]]) -> Weights:
-        """Pack by the chosen kernel; products are joined only if the model runs with them."""
-        model, layers = self.model, self.layers
-        _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
-        if chosen.joins and not _runs(model):  # its code may require a contiguous product, for example
-            unpack(model)
-            _pack(model, kernel, grouped(layers, groups, joins=False), {})
-        packed = packed_weights(model)
-        if not packed:
-            return stock_or_refuse(self.requested, len(layers), "its parameters are in use elsewhere", layers[0])
+    def packed_by(self, name: str, kernel: Kernel) -> Weights:
+        """Return a report on the layers, which a kernel has packed."""
+        packed = packed_weights(self._model)
         used = {id(weight) for weight in packed}
-        held = [layer for layer in layers if id(layer.weight) in used]
+        held = [layer for layer in self._layers if id(layer.weight) in used]
         return Weights(
-            kernel=chosen.name,
+            kernel=name,
             num_packed=len(packed),
-            num_layers=len(layers),
+            num_layers=len(self._layers),
             twice=sum(layer.weight.nbytes * (layer.is_looked_up + bool(kernel.lossy)) for layer in held),
-            loss=kernel.loss(layers[0].weight.dtype),
-            why=self.why,
+            loss=kernel.loss(self._dtype),
             lossy=kernel.lossy,
         )
 
@@ -191,29 +198,6 @@ def _joinable(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[li
     """Return the groups of layers that one product could replace; runs the model once."""
     groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
     return [group for group in groups if len({layer.bias is None for layer in group}) == 1]
-
-
-def _pack(
-    model: torch.nn.Module,
-    kernel: Kernel,
-    groups: Sequence[Sequence[ProductLayer]],
-    row_multiples: Mapping[tuple[int, int], int],
-) -> None:
-    try:
-        with _progress("packing weights", len(groups)) as on_group:
-            pack(kernel, groups, row_multiples, on_group)
-    except BaseException:  # Ctrl-C too
-        unpack(model)
-        raise
-
-
-@contextmanager
-def _progress(task: str, total: int) -> Iterator[Callable[[], object]]:
-    """Show a progress bar if the task takes long; yield a function to call after each part."""
-    from transformers.utils.logging import tqdm
-
-    with tqdm(total=total, desc=task, delay=_QUIET_SECONDS, leave=False) as progress:
-        yield progress.update
 
 
 def _runs(model: torch.nn.Module) -> bool:
@@ -236,22 +220,16 @@ def stock_or_refuse(requested: str, num_layers: int, why: str, layer: ProductLay
     return Weights(num_layers=num_layers, why=why)
 
 
-def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:
-    """Return why a kernel for the dtype isn't suitable for these layers, or ""; tests the first layer."""
-    for layer in layers:
-        if not kernel.holds(layer.matrix):
-            return f"{layer.name} has numbers in {_name(layer.weight.dtype)} that it doesn't"
-    matrix = layers[0].matrix
+def _fault_of(kernel: Kernel, layer: ProductLayer) -> str:
+    """Return how a kernel computes a layer's product wrongly, or ""."""
+    matrix = layer.matrix
     rows = torch.linspace(-1.0, 1.0, 3 * matrix.shape[1]).view(3, -1).to(matrix.dtype)
-    try:
-        packed = kernel.pack(matrix)
-        product, unpacked = kernel.multiply(rows, packed, None), kernel.unpack(packed)
-    except Exception as error:  # third-party code, and torch's private operations
-        return f"it raised {in_one_line(error)}"
+    packed = kernel.pack(matrix)
+    product, unpacked = kernel.multiply(rows, packed, None), kernel.unpack(packed)
     expected, allowed = rows.double() @ matrix.double().T, kernel.largest_error(rows, matrix)
     if product.shape != expected.shape or not bool(((product.double() - expected).abs() <= allowed).all()):
-        return f"its product with {layers[0].name} is wrong"
-    return "" if torch.equal(unpacked, matrix) else f"it doesn't unpack {layers[0].name} to the same bits"
+        return f"its product with {layer.name} is wrong"
+    return "" if torch.equal(unpacked, matrix) else f"it doesn't unpack {layer.name} to the same bits"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -3,17 +3,17 @@
 import ctypes
 import mmap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 
 from specdec.errors import is_out_of_memory, plural
 from specdec.models.weights.base import Kernel
-from specdec.models.weights.checksum import checksum_of
 from specdec.models.weights.layers import ProductLayer
 from specdec.models.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
-from specdec.models.weights.tensor import PackedWeight
+from specdec.models.weights.tensor import PackedWeight, checksum_of
 
 _MOST_KEPT = 2**26  # bytes freed before memory is returned to the system
 _PAGE_OUT = 21  # madvise's MADV_PAGEOUT: Linux drops a file's pages and reads them again on access
@@ -23,7 +23,7 @@ _OWN = {"matrix", "is_transposed", "plain_dtype", "_is_param"}  # attributes of 
 def pack(
     kernel: Kernel,
     groups: Iterable[Sequence[ProductLayer]],
-    row_multiples: Mapping[tuple[int, int], int] | None = None,
+    row_multiple: Callable[[Any, torch.Tensor], int] = lambda *_: 1,
     on_group: Callable[[], object] = lambda: None,
 ) -> None:
     """Pack the weights of some layers, each group as one matrix, group by group.
@@ -33,15 +33,14 @@ def pack(
     backward afterwards.
 
     Args:
-        row_multiples: by ``(outputs, inputs)`` of a group's matrix, the multiple to which rows are padded.
+        row_multiple: returns the multiple to which rows are padded, for a packed matrix and the same in dense form.
     """
     freed = 0
     for group in groups:
-        for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
+        for layer, matrix in zip(group, _packed(kernel, group, row_multiple), strict=True):
             if matrix is not None:
-                matrix.checksum = checksum_of(
-                    layer.weight
-                )  # the matrix is available now; unpacking it later would cost more
+                # The matrix is available now; unpacking it later would cost more.
+                matrix.checksum = checksum_of(layer.weight)
                 _let_go_of_pages(layer.weight)
                 _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
@@ -74,20 +73,20 @@ def _let_go_of_pages(weight: torch.Tensor) -> None:
 
 
 def _packed(
-    kernel: Kernel, group: Sequence[ProductLayer], row_multiples: Mapping[tuple[int, int], int]
+    kernel: Kernel, group: Sequence[ProductLayer], row_multiple: Callable[[Any, torch.Tensor], int]
 ) -> Iterator[Matrix | None]:
     if len(group) > 1:
-        joined = kernel.pack(torch.cat([layer.matrix for layer in group]))
+        matrix = torch.cat([layer.matrix for layer in group])
+        joined = kernel.pack(matrix)
         if joined is not None:
-            heights = [len(layer.matrix) for layer in group]
-            multiple = row_multiples.get((sum(heights), group[0].matrix.shape[1]), 1)
-            whole = JoinedMatrix(kernel, joined, heights, [layer.bias for layer in group], multiple)
+            heights, biases = [len(layer.matrix) for layer in group], [layer.bias for layer in group]
+            whole = JoinedMatrix(kernel, joined, heights, biases, row_multiple(joined, matrix))
             yield from (PartMatrix(whole, index) for index in range(len(group)))
             return
     for layer in group:
         matrix, packed = layer.matrix, kernel.pack(layer.matrix)
-        kept, multiple = matrix if layer.is_looked_up else None, row_multiples.get((len(matrix), matrix.shape[1]), 1)
-        yield None if packed is None else WholeMatrix(kernel, packed, kept, multiple)
+        kept = matrix if layer.is_looked_up else None
+        yield None if packed is None else WholeMatrix(kernel, packed, kept, row_multiple(packed, matrix))
 
 
 def unpack(model: torch.nn.Module) -> None:

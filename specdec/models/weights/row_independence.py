@@ -2,8 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import Field, PositiveInt
+
+from specdec.machine.cache_files import Remembered, read, update
+from specdec.machine.cache_folder import cache_folder
+from specdec.machine.facts import key_of
+from specdec.models.weights.base import Kernel
 
 PRODUCT = "a product with a"  # how linear layers are named in reasons against exact numerics
 
@@ -17,7 +26,8 @@ _NUM_CORRECTED = 3
 _NUM_INPUTS = 32  # of which those that count most are corrected
 _SEED = 2402
 _SCALE = 64.0  # so that the remainder of a cancelled sum isn't below float16's smallest number
-
+_FILE = "row_multiples.json"
+_MOST_CACHED = 400  # multiples
 
 NUM_TRIED = len(_FEW) + len(_MORE)  # of numbers of rows, where it is quick
 
@@ -122,3 +132,44 @@ class RowFunction:
                 if not torch.equal(self.run(rows[start : start + count]), whole[start : start + count]):
                     yield count
                     break
+
+
+class _Cached(Remembered):
+    """The contents of the file, the latest last."""
+
+    multiples: dict[str, PositiveInt] = Field(default_factory=dict)
+
+
+class RowMultiples:
+    """The multiples to which a kernel's rows are padded, by dtype and shape of the matrix.
+
+    Finding one takes about 20 products, so they are cached in a file. If it can't be written, the next process finds
+    them again.
+
+    Args:
+        folder: of the file (default: the user's cache folder).
+    """
+
+    def __init__(self, kernel: Kernel, folder: Path | None = None) -> None:
+        self._kernel, self._path = kernel, (folder or cache_folder()) / _FILE
+        self._key = key_of(type(kernel).__module__, type(kernel).__qualname__)
+        self._known = dict((read(self._path, _Cached) or _Cached()).multiples)
+
+    def of(self, packed: Any, matrix: torch.Tensor) -> int:
+        """Return the multiple for a packed matrix, given the dense one too."""
+        key = f"{self._key} {matrix.dtype} {tuple(matrix.shape)}"
+        if key not in self._known:
+            self._known[key] = self._found(packed, matrix)
+            update(self._path, _Cached, partial(_with, key, self._known[key]))
+        return self._known[key]
+
+    def _found(self, packed: Any, matrix: torch.Tensor) -> int:
+        run = partial(self._kernel.multiply, packed=packed, bias=None)
+        is_other = bool(self._kernel.lossy)  # than the given matrix
+        rows = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, matrix, is_opaque=is_other)
+        return rows.multiple(is_quick=False) or 1  # the probe of products tests more numbers of rows anyway
+
+
+def _with(key: str, multiple: int, cached: _Cached | None) -> _Cached:
+    multiples = {**(cached or _Cached()).multiples, key: multiple}
+    return _Cached(multiples=dict(list(multiples.items())[-_MOST_CACHED:]))

@@ -156,17 +156,8 @@ def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, compile
 
 def _self_test(backend: HFBackend) -> SelfTestResult:
     """Return the self-test's result; run once for a model and all backends of this class."""
-    model, compiler, shapes = backend.model, backend.compiler, backend.shapes
-    driven_by = (
-        type(backend).__qualname__,
-        repr(compiler),
-        shapes.takes_trees,
-        shapes.takes_drafts,
-        shapes.row_multiple,
-        shapes.chunk,
-        backend.passes.reads_rows_alone,
-    )
-    question = " ".join(map(str, ("self-test", *driven_by)))
+    model, compiler, passes = backend.model, backend.compiler, replace(backend.passes, reason="")
+    question = f"self-test {type(backend).__qualname__} {compiler!r} {passes!r}"
 
     def tested() -> SelfTestResult:
         # The reference's pass would be limited as prompts are, and those over drafts aren't.

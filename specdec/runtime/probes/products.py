@@ -22,9 +22,8 @@ from transformers.pytorch_utils import Conv1D
 from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import facts_of
-from specdec.models.weights.layers import is_quantised, rounds_rows
+from specdec.models.weights.layers import is_quantised, is_sharded_tensor, rounds_rows
 from specdec.models.weights.row_independence import NUM_TRIED, PRODUCT, RowFunction, most_rows
-from specdec.models.weights.sharding import is_sharded_tensor
 from specdec.models.weights.tensor import PackedWeight
 
 _ACTIVATIONS = tuple(made[0] if isinstance(made, tuple) else made for made in ACT2CLS.values())

@@ -307,7 +307,8 @@ def test_rows_are_padded_to_a_multiple(dense: Layers, joins: bool, shape: tuple[
     layers = {layer.name: layer for layer in product_layers(model)}
     groups = [["first", "second"], ["third"]] if joins else [["first"], ["second"], ["third"]]
     multiples = {(48, 16): 4, (24, 16): 4, (16, 24): 2}
-    pack(Noting(), [[layers[name] for name in group] for group in groups], multiples)
+    together = [[layers[name] for name in group] for group in groups]
+    pack(Noting(), together, lambda _, matrix: multiples[tuple(matrix.shape)])
     rows, wide = torch.randn(*shape, 16), torch.randn(*shape, 24)
     with torch.inference_mode():
         torch.testing.assert_close(model.first(rows), dense.first(rows))
