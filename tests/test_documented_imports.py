@@ -70,9 +70,16 @@ def named_in(text: str) -> Iterator[tuple[str, str]]:
             yield package, name
 
 
+def package_of(module: str) -> str:
+    """The innermost package that exports names and has the module; the module's first two parts if none does."""
+    parts = module.split(".")
+    packages = [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
+    return next((package for package in packages if package in BELOW_THE_ROOT), packages[-1])
+
+
 def is_exported(module: str, name: str) -> bool:
     """Whether a package exports the name; also True for modules at the root and those of other distributions."""
-    package = ".".join(module.split(".")[:2])
+    package = package_of(module)
     return package not in BELOW_THE_ROOT or (
         module == package and (not name or name in BELOW_THE_ROOT[package].__all__)
     )
@@ -80,7 +87,7 @@ def is_exported(module: str, name: str) -> bool:
 
 def is_in(path: Path, module: str) -> bool:
     """Whether a file of a package imports another file of that package."""
-    package = ".".join(module.split(".")[:2])
+    package = package_of(module)
     return path.is_relative_to(ROOT / package.replace(".", "/"))
 
 

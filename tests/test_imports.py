@@ -149,7 +149,6 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
     }
     places = (
         "specdec.backends",
-        "specdec.distributed.backend",
         "specdec.apps.in_transformers",
         "specdec.masks.exact.kernel",
         "specdec.masks.slot_table.kernel",

@@ -88,7 +88,7 @@ def test_what_is_built_on_an_application(app: str, others: set[str]) -> None:
             {"tests/apps/in_transformers", "tests/test_texts.py"},
             {"tests/apps/cli"},
         ),
-        ("specdec/__main__.py", {"tests/apps/cli", "tests/distributed/test_distributed.py"}, {"tests/laws"}),
+        ("specdec/__main__.py", {"tests/apps/cli"}, {"tests/laws"}),
         (
             "specdec/strategies/jacobi.py",
             {"tests/laws", "tests/strategies", "plugins/specdec-vllm"},
@@ -100,6 +100,7 @@ def test_what_is_built_on_an_application(app: str, others: set[str]) -> None:
         ("docs/step.md", {"tests/site", "tests/test_readme.py", "tests/test_packaging.py"}, {"tests/laws"}),
         ("mkdocs.yml", {"tests/site"}, {"tests/laws"}),
         ("Makefile", {"tests/test_readme.py"}, {"tests/laws"}),
+        ("tests/support/families.py", {"tests/backends", "plugins/specdec-distributed"}, {"tests/apps/chat"}),
         ("tests/support/waiting.py", {"tests/apps/serving/test_streams.py"}, {"tests/laws", "tests/apps/serving"}),
         ("tests/apps/cli/conftest.py", {"tests/apps/cli"}, {"tests/laws"}),
         ("tests/typing/mypy.ini", {"tests/typing"}, {"tests/laws"}),

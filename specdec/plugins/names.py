@@ -55,8 +55,8 @@ BUILT_INS = {
 }
 # The plug-ins in this repository that have entry points: the distribution of each kind and name.
 _OTHERS = {
-    ("backends", "distributed"): PROJECT,
     **{("proposers", name): PROJECT for name in ("eagle", "eagle3", "medusa", "mtp", "p_eagle")},
+    ("backends", "distributed"): "specdec-distributed",
     ("backends", "openvino"): "specdec-openvino",
     ("proposers", "successor"): "specdec-example",
     ("masks", "tree_bits"): "specdec-example",
@@ -114,6 +114,12 @@ def _installed() -> set[str]:
     return {"" if each.dist is None else each.dist.name for each in registered()}
 
 
+def not_installed(kind: str, name: str) -> str:
+    """Return that a plug-in of this repository isn't installed, and the command that installs it."""
+    command = f"pip install ./plugins/{_OTHERS[kind, name]}"
+    return f"{name} is a plug-in that isn't installed: {command}, in a copy of specdec's repository"
+
+
 def unknown(
     kind: str, name: str, names: Collection[str], kinds: Iterable[str], broken: Collection[str] = (), faults: str = ""
 ) -> str:
@@ -134,8 +140,7 @@ def unknown(
     if start is not None and start[0] != name and start[0] in names:
         hint = f"options follow a colon, {start[0]}:{name[start.end() :].strip(' ,;()[]')}; "
     for each in near:
-        if each not in names and (distribution := _OTHERS[kind, each]) not in {*broken, PROJECT}:
-            command = f"pip install ./plugins/{distribution}"
-            hint += f"{each} is a plug-in that isn't installed: {command}, in a copy of specdec's repository; "
+        if each not in names and _OTHERS[kind, each] not in {*broken, PROJECT}:
+            hint += f"{not_installed(kind, each)}; "
     hint += "".join(f"there is a {other[:-1]} of that name; " for other in kinds)
     return f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{faults}"

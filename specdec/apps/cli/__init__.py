@@ -21,10 +21,10 @@ from specdec.apps.cli.demo import demo
 from specdec.apps.cli.evaluate import compare, report
 from specdec.apps.cli.index import index
 from specdec.apps.cli.load import bench_serve
-from specdec.apps.cli.model_choice import silence_followers
 from specdec.apps.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.apps.cli.plugin_list import plugins
 from specdec.apps.cli.prepare import prepare
+from specdec.apps.cli.ranked_choice import silence_followers
 from specdec.apps.cli.serve import serve
 from specdec.apps.cli.show import mask, race, trace
 from specdec.apps.cli.train_head import refuse_consistency, train

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from specdec.backends.output import Output
-from specdec.distributed.rank_worker import SPOILED, Place
+from specdec.backends import Output
+from specdec_distributed.rank_worker import SPOILED, Place
 
 Ask = Callable[..., dict[Place, Any]]
 

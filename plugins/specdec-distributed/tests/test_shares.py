@@ -5,8 +5,8 @@ import math
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from specdec_distributed.shares import shares_of
 
-from specdec.distributed.shares import shares_of
 from specdec.tree import ROOT, DraftTree
 from tests.support.generators import random_tree
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from specdec.distributed.agreement import difference, facts_of
-from specdec.distributed.ranks import Ranks, leading
 from specdec.errors import ModelError, in_one_line
+from specdec_distributed.agreement import difference, facts_of
+from specdec_distributed.ranks import Ranks, leading
 
 if TYPE_CHECKING:  # transformers' model code takes seconds to import
-    from specdec.distributed.rank_worker import RankWorker
+    from specdec_distributed.rank_worker import RankWorker
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
 
     ::
 
-        with specdec.distributed.group(model) as leads:
+        with specdec_distributed.group(model) as leads:
             if leads:
                 print(Generator(model, tokenizer, backend="distributed").generate("…").text)
 
@@ -61,7 +61,7 @@ def _follow(ranks: Ranks, model: Any) -> None:
 
 def _run(ranks: Ranks, model: Any, workers: "dict[int, RankWorker]", method: str, key: int, *args: Any) -> None:
     """Run one command, which rank 0 runs as well."""
-    from specdec.distributed.loading import RefusalError
+    from specdec_distributed.loading import RefusalError
 
     try:
         match method:
@@ -85,9 +85,9 @@ def _run(ranks: Ranks, model: Any, workers: "dict[int, RankWorker]", method: str
 
 def _load(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> "RankWorker":
     """Pack the weights with rank 0's kernel, and load this rank's worker."""
-    from specdec.distributed.loading import load
-    from specdec.plugins.registry import load_plugins
-    from specdec.runtime.lease import WeightsLease
+    from specdec.plugins import load_plugins
+    from specdec.runtime import WeightsLease
+    from specdec_distributed.loading import load
 
     holding = WeightsLease("auto", load_plugins().kernels())
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from specdec.distributed.ranks import Ranks
+from specdec_distributed.ranks import Ranks
 
 _PATIENCE = 10.0  # times the timeout: packing a large model takes long
 _LONGEST_SHOWN = 80  # characters of a fact in a message

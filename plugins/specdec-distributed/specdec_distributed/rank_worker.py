@@ -12,13 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from specdec.backends.base import Backend, Examination, Held
-from specdec.backends.hf import HFBackend
-from specdec.backends.output import Output
-from specdec.distributed.ranks import Ranks
-from specdec.distributed.shares import Share, shares_of
+from specdec.backends import Backend, Examination, Held, HFBackend, Output
 from specdec.layout import Compiler, Layout
 from specdec.tree import ROOT, DraftTree
+from specdec_distributed.ranks import Ranks
+from specdec_distributed.shares import Share, shares_of
 
 Place = tuple[int, int]  # (row of the pass, node of its tree)
 SPOILED = -1  # in place of a node: the rank's logits of the row are NaN

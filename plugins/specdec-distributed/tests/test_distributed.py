@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+from distributed_worker import NUM_TOKENS, PROMPTS, run
 
 from specdec import Generator, ModelError, demo
-from tests.distributed.worker import NUM_TOKENS, PROMPTS, run
 from tests.support import families
 from tests.support.fresh_process import ROOT
 from tests.support.plain import decode_model
@@ -235,7 +235,11 @@ def test_a_command_under_torchrun_is_said_by_rank_0_alone() -> None:
 
 def _under_torchrun(*program: str) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *program]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

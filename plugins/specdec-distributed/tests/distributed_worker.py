@@ -19,17 +19,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from specdec_distributed import group
+from specdec_distributed.backend import DistributedBackend
+from specdec_distributed.rank_worker import RankWorker
 from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
 from specdec import Budget, Drafter, DraftTree, Generator, ModelError, Proposer, Request, SpecdecError
-from specdec.distributed import group
-from specdec.distributed.backend import DistributedBackend
-from specdec.distributed.rank_worker import RankWorker
-from specdec.masks.dense import DenseCompiler
-from specdec.models.weights.layers import is_sharded
-from specdec.strategies.draft_model.proposer import DraftModelProposer
-from specdec.strategies.sources.index.building import build_index
+from specdec.masks import DenseCompiler
+from specdec.models.weights import is_sharded
+from specdec.strategies import DraftModelProposer
 from specdec.target import Target
 from specdec.testing import check_backend
 
@@ -48,10 +47,8 @@ def texts(model: Any) -> dict[str, Any]:
         for temperature in (0.0, 1.0):
             asked = {"max_new_tokens": NUM_TOKENS, "temperature": temperature, "seed": 3}
             found["plain"].append([each.token_ids for each in generator.generate(PROMPTS, **asked)])
-    index = Path(sys.argv[3]).with_suffix(".index")
-    build_index(index, [[*prompt, *text] for prompt, text in zip(PROMPTS, found["plain"][0], strict=True)])
     drafting = DraftModelProposer(model=AutoModelForCausalLM.from_pretrained(sys.argv[4]).eval(), num_tokens=3)
-    strategies = SHARDED_STRATEGIES if is_sharded(model) else (*STRATEGIES, f"datastore:path={index}", drafting)
+    strategies = SHARDED_STRATEGIES if is_sharded(model) else (*STRATEGIES, drafting)
     for strategy in strategies:
         with Generator(model, proposer=strategy, backend="distributed") as generator:
             for plain, temperature in zip(found["plain"], (0.0, 1.0), strict=True):

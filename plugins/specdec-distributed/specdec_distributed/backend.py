@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -10,25 +10,23 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Backend, BackendOptions, Held
-from specdec.backends.output import Output
-from specdec.distributed.loading import load
-from specdec.distributed.rank_worker import Place, RankWorker, TreeShape
-from specdec.distributed.ranks import Ranks, ranks_of
-from specdec.distributed.shared_output import SharedOutput
+from specdec.backends import BackendOptions, GroupBackend, Held, Output
 from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
-from specdec.models.architecture import name_of
-from specdec.models.loading import ModelSource
-from specdec.models.notes import remembered
-from specdec.runtime.lease import kernel_of
-from specdec.runtime.probes.selftest import probe
+from specdec.models import ModelSource, name_of, remembered
+from specdec.runtime import kernel_of
+from specdec.runtime.probes import probe
 from specdec.target import Target
+from specdec_distributed.loading import load, read_on_rank
+from specdec_distributed.process_group import group
+from specdec_distributed.rank_worker import Place, RankWorker, TreeShape
+from specdec_distributed.ranks import Ranks, ranks_of
+from specdec_distributed.shared_output import SharedOutput
 
 _CLEANUP = {"release", "trim", "clear"}
 _NO_GROUP = (
     "backend='distributed' decodes with a group of processes: make the generator within "
-    "`with specdec.distributed.group(model) as leads`, on rank 0, or run `torchrun --nproc-per-node 2 -m specdec …`"
+    "`with specdec_distributed.group(model) as leads`, on rank 0, or run `torchrun --nproc-per-node 2 -m specdec …`"
 )
 
 
@@ -47,7 +45,7 @@ class _HeldByAll(Held):
     number: int
 
 
-class DistributedBackend(Backend):
+class DistributedBackend(GroupBackend):
     """A model on several ranks: sharded over them, or a whole copy on each."""
 
     Options = DistributedOptions
@@ -66,6 +64,14 @@ class DistributedBackend(Backend):
     @classmethod
     def read(cls, source: ModelSource, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
         raise ModelError(f"every rank loads its own model, so pass a model instead of a name: {_NO_GROUP}")
+
+    @classmethod
+    def read_on_rank(cls, source: ModelSource, options: Any) -> tuple[Any, Any]:
+        return read_on_rank(source.name, options.split)
+
+    @classmethod
+    def group(cls, model: Any, timeout: float) -> AbstractContextManager[bool]:
+        return group(model, timeout)
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: Any = None) -> Self:

@@ -7,23 +7,22 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from specdec.backends.base import Backend, Examination
-from specdec.distributed.agreement import difference
-from specdec.distributed.rank_worker import RankBackend, RankWorker
-from specdec.distributed.ranks import Ranks
+from specdec.backends import Backend, Examination
 from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.models.architecture import name_of
-from specdec.models.loading import load_pretrained
-from specdec.models.weights.layers import is_sharded
-from specdec.runtime.lease import kernel_of
-from specdec.runtime.probes.examination import examine
+from specdec.models import load_pretrained, name_of
+from specdec.models.weights import is_sharded
+from specdec.runtime import kernel_of
+from specdec.runtime.probes import examine
+from specdec_distributed.agreement import difference
+from specdec_distributed.rank_worker import RankBackend, RankWorker
+from specdec_distributed.ranks import Ranks
 
 
 class RefusalError(ModelError):
     """Raised on every rank if one rank can't drive the model."""
 
 
-def read(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
+def read_on_rank(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
     """Load a rank's model and tokenizer from a path or hub name; all ranks call this at the same time.
 
     Args:

@@ -5,11 +5,6 @@ from typing import TYPE_CHECKING
 from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.distributed.process_group import group as group
+    from specdec_distributed.process_group import group as group
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "process_group": ("group",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, {"process_group": ("group",)})
