@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {
     "benchmarks/RESULTS.md": "results.md",
     "benchmarks/README.md": "benchmarks.md",
+    "plugins/specdec-datastore/README.md": "plugins/datastore.md",
     "plugins/specdec-distributed/README.md": "plugins/distributed.md",
     "plugins/specdec-openvino/README.md": "plugins/openvino.md",
     "plugins/specdec-vllm/README.md": "plugins/vllm.md",

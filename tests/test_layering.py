@@ -31,6 +31,12 @@ apps.cli auditing
 __main__
 """
 PLUGIN_FLOORS = {
+    "specdec_datastore": """
+    tokenizer_fingerprint
+    index
+    datastore
+    command plugin
+    """,
     "specdec_distributed": """
     ranks shares
     agreement rank_worker
@@ -67,7 +73,7 @@ FLOOR_OF = floors_of(FLOORS)
 
 def room_of(module: str) -> str:
     inner = ".".join(module.split(".")[1:3])
-    return inner if inner in FLOOR_OF else module.split(".")[1]
+    return inner if inner in FLOOR_OF else inner.partition(".")[0]
 
 
 def targets(module: str, names: set[str]) -> set[str]:

@@ -14,7 +14,6 @@ BUILT_INS = {
         "auto": "specdec.strategies.auto.proposer:AutoProposer",
         "suffix": "specdec.strategies.sources.suffix:SuffixProposer",
         "token_recycling": "specdec.strategies.sources.recycling:TokenRecyclingProposer",
-        "datastore": "specdec.strategies.sources.datastore:DatastoreProposer",
         "grammar": "specdec.strategies.sources.grammar:GrammarProposer",
         "autoregressive": "specdec.strategies.autoregressive:AutoregressiveProposer",
         "draft_model": "specdec.strategies.draft_model.proposer:DraftModelProposer",
@@ -57,6 +56,8 @@ BUILT_INS = {
 _OTHERS = {
     **{("proposers", name): PROJECT for name in ("eagle", "eagle3", "medusa", "mtp", "p_eagle")},
     ("backends", "distributed"): "specdec-distributed",
+    ("proposers", "datastore"): "specdec-datastore",
+    ("commands", "index"): "specdec-datastore",
     ("backends", "openvino"): "specdec-openvino",
     ("proposers", "successor"): "specdec-example",
     ("masks", "tree_bits"): "specdec-example",
@@ -100,6 +101,11 @@ def merged_parts(given: str, names: Collection[str]) -> list[str]:
     return parts
 
 
+def command_entries() -> Iterable[EntryPoint]:
+    """Return the entry points of commands that installed plug-ins add to the command line."""
+    return entry_points(group=f"{PROJECT}.commands")
+
+
 def registered() -> Iterable[EntryPoint]:
     """Return the entry points of installed plug-ins."""
     return entry_points(group=PROJECT)
@@ -115,7 +121,9 @@ def _installed() -> set[str]:
 
 
 def not_installed(kind: str, name: str) -> str:
-    """Return that a plug-in of this repository isn't installed, and the command that installs it."""
+    """Return that a plug-in of this repository isn't installed, and how to install it; "" for an unknown name."""
+    if (kind, name) not in _OTHERS:
+        return ""
     command = f"pip install ./plugins/{_OTHERS[kind, name]}"
     return f"{name} is a plug-in that isn't installed: {command}, in a copy of specdec's repository"
 

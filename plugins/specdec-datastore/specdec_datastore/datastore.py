@@ -11,12 +11,8 @@ from pathlib import Path
 from pydantic import Field
 
 from specdec.errors import ModelError, RequestError
-from specdec.strategies.auto.acceptance_rates import AcceptanceRate, AcceptanceRates
-from specdec.strategies.auto.source import Candidate, Source, SourceProposer
-from specdec.strategies.base import Engine
-from specdec.strategies.host import Host
-from specdec.strategies.request import Request
-from specdec.strategies.sources.index.lookup import Index, Match
+from specdec.strategies import AcceptanceRate, AcceptanceRates, Candidate, Engine, Host, Request, Source, SourceProposer
+from specdec_datastore.index.lookup import Index, Match
 
 _MAX_CANDIDATES, _MOST_RUNS = 6, 3  # candidates; matched suffixes that are read for them
 _LONGEST, _MOST_RANK, _SHARES = 8, 3, 4  # longer matches and later ranks share a bucket; buckets of a follower's share
@@ -29,8 +25,8 @@ class DatastoreProposer(SourceProposer):
     Takes about ten microseconds per node. Memory: the file is mapped, with some megabytes resident at a time.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from specdec.strategies import build_index
     >>> from specdec.testing import first_drafts
+    >>> from specdec_datastore import build_index
     >>> with TemporaryDirectory() as folder:
     ...     _ = build_index(Path(folder, "index"), [[1, 2, 3, 4], [7, 2, 3, 5]])
     ...     first_drafts(DatastoreProposer(path=Path(folder, "index")), prompt=[0, 1, 2])

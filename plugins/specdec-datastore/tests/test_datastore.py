@@ -1,20 +1,22 @@
 """The datastore: what a corpus goes on with, whatever it is drafted for."""
 
+import doctest
+import json
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from specdec_datastore import datastore
+from specdec_datastore.datastore import DatastoreEngine, DatastoreProposer
+from specdec_datastore.index.building import build_index
+from specdec_datastore.index.lookup import Index, Match
+from specdec_datastore.tokenizer_fingerprint import Fingerprint
 
 from specdec import Budget, Generator, ModelError, PluginError, Request, RequestError, ToyModel
-from specdec.decoding.request_state import TokenView
-from specdec.sampling.randomness import Randomness
-from specdec.strategies.auto.merged import MergedProposer
-from specdec.strategies.sources.datastore import DatastoreEngine, DatastoreProposer
-from specdec.strategies.sources.index.building import build_index
-from specdec.strategies.sources.index.lookup import Index, Match
-from specdec.strategies.sources.suffix import SuffixProposer
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+from specdec.decoding import TokenView
+from specdec.sampling import Randomness
+from specdec.strategies import MergedProposer, SuffixProposer
 from specdec.testing import check_proposer, toy_host
 from specdec.tree import DraftTree
 from tests.support.byte_tokenizer import trained
@@ -220,3 +222,15 @@ def test_options_are_checked_and_the_default_path_is_the_commands_default(tmp_pa
     assert DatastoreProposer().path == Path("datastore.index")
     with pytest.raises(PluginError, match="depth"):
         Generator(MODEL, proposer="datastore:depth=33")
+
+
+def test_the_docstrings_example_is_right_and_the_list_of_plug_ins_explains_the_options(run: Any) -> None:
+    example = doctest.testmod(datastore)
+    assert (example.attempted > 0, example.failed) == (True, 0)
+    entries = [json.loads(line) for line in run("plugins", "--json")[1].splitlines()]
+    (own,) = (entry for entry in entries if entry["from"] == "specdec-datastore")
+    assert (own["kind"], own["name"]) == ("proposers", "datastore")
+    assert "an index built by `specdec index`" in own["options"]["path"]["description"]
+    assert own["description"]
+    assert all(option["description"] for option in own["options"].values())
+    assert DatastoreProposer.learns_across_requests

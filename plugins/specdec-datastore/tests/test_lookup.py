@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from specdec.strategies.sources.index.building import build_index
-from specdec.strategies.sources.index.lookup import Index, Match
-from specdec.strategies.sources.index.sorting import sorted_suffixes
+from specdec_datastore.index.building import build_index
+from specdec_datastore.index.lookup import Index, Match
+from specdec_datastore.index.sorting import sorted_suffixes
 
 Documents = list[list[int]]
 documents_of = st.lists(st.lists(st.integers(0, 3), max_size=30), min_size=1, max_size=6).filter(any)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from specdec.errors import RequestError
-from specdec.strategies.sources.index.file import NUM_COLUMNS, Header, write
-from specdec.strategies.sources.index.sorting import sorted_suffixes
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+from specdec_datastore.index.file import NUM_COLUMNS, Header, write
+from specdec_datastore.index.sorting import sorted_suffixes
+from specdec_datastore.tokenizer_fingerprint import Fingerprint
 
 DEPTH = 32  # tokens by which suffixes are sorted
 _MOST_TOKENS = (1 << 32) - 2  # places are 32-bit numbers

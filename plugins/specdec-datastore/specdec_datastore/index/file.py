@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdec.errors import RequestError
-from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+from specdec_datastore.tokenizer_fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     import numpy as np

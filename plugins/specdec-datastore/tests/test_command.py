@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specdec_datastore.index.corpus import Corpus, Encoder
+from specdec_datastore.index.lookup import Index
 
-from specdec.strategies.sources.index.corpus import Corpus, Encoder
-from specdec.strategies.sources.index.lookup import Index
 from tests.support.byte_tokenizer import trained
+from tests.support.fresh_process import run_commands
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there"}]}
 
@@ -128,3 +129,31 @@ def test_a_file_is_replaced_where_that_is_said(run: Any, corpus: Path, monkeypat
     index = Index(Path("datastore.index"), 16)
     assert index.header.num_documents == 5
     index.close()
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"\xef\xbb\xbfonce")
+    assert [*Corpus.of([text]).documents(text)] == ["once"]
+
+
+def test_its_help_and_its_refusals_import_no_torch() -> None:
+    commands = [["--help"], ["index", "-h"], ["index", "--version"], ["index", "no/file"]]
+    commands += [["index", "tests/conftest.py", "--model", "/no/such/model"]]
+    *asked, missing, unknown = run_commands(commands)
+    assert [end.code for end in asked] == [0] * 3
+    assert "  index " in asked[0].out
+    assert "Index a corpus for the strategy `datastore`." in asked[0].out
+    assert (missing.code, unknown.code) == (2, 2)
+    assert "no/file doesn't exist" in missing.err
+    assert "there is no such folder" in unknown.err
+    assert unknown.modules & {"torch", "transformers"} == set()
+
+
+def test_no_line_of_help_is_cut_off_and_each_option_says_what_it_is_for(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("index", "--help")[1].splitlines()[2:]
+    assert [line for line in lines if line.endswith(("…", "...")) or len(line) > 80] == []
+    assert [line for line in lines if line.lstrip().startswith("--") and len(line.split()) < 2] == []

@@ -1,4 +1,4 @@
-"""The command that indexes a corpus for the strategy ``datastore``."""
+"""The command ``specdec index``, which indexes a corpus for the strategy ``datastore``."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from specdec.apps.cli.figures_table import FiguresTable
-from specdec.apps.cli.options import (
+from specdec.apps.cli import (
     SHOWN_DEFAULT_MODEL,
+    FiguresTable,
     before_anything_runs,
     check_outputs,
+    counted,
     load_tokenizer,
     named_model,
 )
-from specdec.apps.cli.progress import counted
 from specdec.errors import RequestError, plural
 
 if TYPE_CHECKING:
-    from specdec.strategies.sources.index.corpus import Corpus, Messages
+    from specdec_datastore.index.corpus import Corpus, Messages
 
 _TOLD = 3  # names of skipped files
 
@@ -44,9 +44,9 @@ def index(
     begun = time.monotonic()
     with before_anything_runs():
         _check_output(output, overwrite)
-        from specdec.strategies.sources.index.building import build_index
-        from specdec.strategies.sources.index.corpus import Corpus, Encoder
-        from specdec.strategies.sources.tokenizer_fingerprint import Fingerprint
+        from specdec_datastore.index.building import build_index
+        from specdec_datastore.index.corpus import Corpus, Encoder
+        from specdec_datastore.tokenizer_fingerprint import Fingerprint
 
         corpus = Corpus.of(paths)
         if not corpus.files:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from specdec.strategies.sources.index.file import Header, IndexFile
-from specdec.strategies.sources.index.page_faults import Pages
+from specdec_datastore.index.file import Header, IndexFile
+from specdec_datastore.index.page_faults import Pages
 
 _MOST_SEEN = 32  # occurrences of a run whose followers are looked at
 
