@@ -24,7 +24,7 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 VLLM := build/environments/vllm/bin/python
 # The plug-ins that `make test` installs and tests.
-PLUGINS := $(addprefix plugins/specdec-,datastore distributed example vllm)
+PLUGINS := $(addprefix plugins/specdec-,datastore distributed example flash vllm)
 
 .PHONY: demo test test-all test-changed lint docs benchmark real-model head openvino vllm-check distributed clients clean
 

@@ -21,7 +21,7 @@ from tests.test_imports import imported_by
 
 ROOT = Path(__file__).parent.parent
 TESTS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
-PLUGINS = {f"plugins/specdec-{name}" for name in ("datastore", "distributed", "example", "openvino", "vllm")}
+PLUGINS = {f"plugins/specdec-{name}" for name in ("datastore", "distributed", "example", "flash", "openvino", "vllm")}
 EVERYTHING = {"tests", "tests/site", *PLUGINS}
 # The targets that install what some tests need and run them; the names of the others are for pytest.
 MADE = {"tests/site": "make docs", "plugins/specdec-openvino": "make openvino"}

@@ -25,7 +25,7 @@ STATEMENT = re.compile(r"\bfrom (specdec\.[\w.]+) import (\([^)]*\)|[\w, ]+)")
 DOTTED = re.compile(r"\bspecdec\.[a-z_]+\.\w+(?:\.\w+)*")
 
 # Modules that are imported all the same. A package can't export a function that is named as its module.
-NAMED_AS_A_FUNCTION = {"specdec.machine.cache_folder", "specdec.models.position_limit"}
+NAMED_AS_A_FUNCTION = {"specdec.machine.cache_folder", "specdec.models.leaf_call", "specdec.models.position_limit"}
 # Inner parts that the OpenVINO plug-in shares: no engine of others can rely on them.
 INNER = {
     "specdec.models.checkpoint_files",

@@ -45,6 +45,12 @@ PLUGIN_FLOORS = {
     backend
     plugin
     """,
+    "specdec_flash": """
+    parts
+    kernel
+    compiler
+    plugin
+    """,
     "specdec_openvino": """
     conversion
     options

@@ -31,7 +31,6 @@ BUILT_INS = {
         "dense": "specdec.masks.dense:DenseCompiler",
         "exact": "specdec.masks.exact.compiler:ExactCompiler",
         "slot_table": "specdec.masks.slot_table.compiler:SlotTableCompiler",
-        "split": "specdec.masks.split.compiler:SplitCompiler",
     },
     "constraints": {
         "json_schema": "specdec.constraints.json_schema:JsonSchema",
@@ -61,6 +60,7 @@ _OTHERS = {
     ("backends", "openvino"): "specdec-openvino",
     ("proposers", "successor"): "specdec-example",
     ("masks", "tree_bits"): "specdec-example",
+    ("masks", "split"): "specdec-flash",
 }
 # Names in other engines, in small letters, that are unlike the names here.
 _ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")} | {

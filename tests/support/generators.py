@@ -89,7 +89,7 @@ def store_of(vocab_size: int) -> Path:
 
 
 VERIFIERS = [REGISTRY.name_of(rule) for rule in REGISTRY.of_kind("verifiers") if rule.cls.lossless]  # type: ignore[attr-defined]
-MASKS = [*names_of("masks"), "split:least_prefix=1"]
+MASKS = [*names_of("masks"), *(["split:least_prefix=1"] if "split" in names_of("masks") else [])]
 
 
 @st.composite

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from specdec_flash import SplitCompiler
 from specdec_openvino.engine.blocks import BlockRow
 from specdec_openvino.engine.pass_inputs import pack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec import DraftTree
 from specdec.layout import Shapes
-from specdec.masks import DenseCompiler, MaskCompiler, SplitCompiler
+from specdec.masks import DenseCompiler, MaskCompiler
 from specdec.masks.visibility import ancestors
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from specdec_flash import SplitCompiler
+from specdec_flash import kernel as split
+from specdec_flash.parts import SplitMask
 
 from specdec import DraftTree, ModelError
-from specdec.backends import grouped_attention
-from specdec.backends.hf import HFBackend
+from specdec.backends import HFBackend
 from specdec.layout import Layout, Shapes, Window
-from specdec.masks.dense import DenseCompiler
-from specdec.masks.split import kernel as split
-from specdec.masks.split.compiler import SplitCompiler
-from specdec.masks.split.parts import SplitMask
+from specdec.masks import DenseCompiler
 from specdec.target import Target
 from tests.support import families
 from tests.support.devices import DEVICES
@@ -224,5 +223,5 @@ def test_a_lone_node_has_no_split_attention_and_the_model_is_left_as_it_was() ->
     backend.forward(compiler.compile([tree], [3], backend.shapes))
     tree.add_chain(0, [5, 6])
     backend.forward(compiler.compile([tree], [3], backend.shapes))
-    assert seen == [grouped_attention.NAME, "specdec_split"]
+    assert seen == ["specdec_grouped", "specdec_split"]
     assert model.config._attn_implementation == "sdpa"

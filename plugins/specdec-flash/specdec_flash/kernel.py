@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
-from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
 from specdec.errors import ModelError
-from specdec.masks.attention_kind import AttentionKind
-from specdec.masks.split.parts import ATTENTION, SplitMask
+from specdec.masks import AttentionKind
 from specdec.models.leaf_call import leaf_call
+from specdec_flash.parts import ATTENTION, SplitMask
 
 
 class _Part(NamedTuple):
@@ -29,11 +28,6 @@ class _Part(NamedTuple):
 
     attended: torch.Tensor
     lse: torch.Tensor
-
-
-def register() -> None:
-    """Register this attention with transformers as ``specdec_split``; a second call has no effect."""
-    AttentionInterface.register(ATTENTION, split_attention)
 
 
 @leaf_call

@@ -14,10 +14,9 @@ import torch
 from pydantic import Field
 
 from specdec.layout import Shapes, Window
-from specdec.masks.base import MaskCompiler
-from specdec.masks.split.parts import ATTENTION, SplitMask
-from specdec.masks.visibility import ancestors, first_seen, needs_no_mask
+from specdec.masks import MaskCompiler, ancestors, first_seen, needs_no_mask, register_attention
 from specdec.tree import DraftTree
+from specdec_flash.parts import ATTENTION, SplitMask
 
 
 class SplitCompiler(MaskCompiler):
@@ -32,9 +31,9 @@ class SplitCompiler(MaskCompiler):
     )
 
     def register(self) -> None:
-        from specdec.masks.split import kernel  # imports transformers, which takes seconds
+        from specdec_flash.kernel import split_attention  # imports transformers, which takes seconds
 
-        kernel.register()
+        register_attention(ATTENTION, split_attention)
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
