@@ -103,7 +103,7 @@ def at_the_top(block: list[ast.stmt]) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("package", "floor_of", "least"),
-    [("specdec", FLOOR_OF, 1000), *((name, floors_of(floors), 5) for name, floors in PLUGIN_FLOORS.items())],
+    [("specdec", FLOOR_OF, 1000), *((name, floors_of(floors), 2) for name, floors in PLUGIN_FLOORS.items())],
 )
 def test_no_import_leads_to_a_room_above_or_on_the_same_floor(
     package: str, floor_of: dict[str, int], least: int

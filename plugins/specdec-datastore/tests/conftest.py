@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from specdec.apps.cli import main
+
+settings.register_profile("specdec", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("specdec")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("specdec", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("specdec")
 
 
 @pytest.fixture(scope="session", autouse=True)
