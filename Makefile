@@ -23,6 +23,8 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 # Packages are installed without bytecode: an environment that forbids it would have each process compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 VLLM := build/environments/vllm/bin/python
+# The plug-ins that `make test` installs and tests.
+PLUGINS := $(addprefix plugins/specdec-,datastore distributed example flash vllm)
 
 .PHONY: demo test test-all test-changed lint docs benchmark real-model head openvino vllm-check distributed clients clean
 
@@ -30,10 +32,10 @@ demo: $(SHOWS)
 	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site
+	$(BIN)/python -m pytest tests $(PLUGINS) -n auto --dist worksteal --ignore tests/site
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site \
+	$(BIN)/python -m pytest tests $(PLUGINS) -n auto --dist worksteal --ignore tests/site \
 	    -m "not processes"
 
 test-changed: $(INSTALLED)
@@ -42,7 +44,7 @@ test-changed: $(INSTALLED)
 	$(BIN)/python -m pytest $$(cat build/selected) -n auto --dist worksteal --ignore tests/site
 
 distributed: $(INSTALLED)
-	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto
+	$(BIN)/python -m pytest plugins/specdec-distributed -m "processes or not processes" -n auto
 
 clients: $(INSTALLED)
 	$(BIN)/python -m tests.apps.serving.clients.environments
@@ -88,11 +90,11 @@ $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
 	    || echo "the demo runs without OpenVINO"
 	@touch $@
 
-$(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
+$(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable ".[dev]" --editable plugins/specdec-example --editable plugins/specdec-vllm
+	$(PIP) --editable ".[dev]" $(PLUGINS:%=--editable %)
 	touch $@
 
 $(WRITES_DOCS): $(INSTALLED)

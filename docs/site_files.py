@@ -20,6 +20,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = {
     "benchmarks/RESULTS.md": "results.md",
     "benchmarks/README.md": "benchmarks.md",
+    "plugins/specdec-datastore/README.md": "plugins/datastore.md",
+    "plugins/specdec-distributed/README.md": "plugins/distributed.md",
+    "plugins/specdec-flash/README.md": "plugins/flash.md",
     "plugins/specdec-openvino/README.md": "plugins/openvino.md",
     "plugins/specdec-vllm/README.md": "plugins/vllm.md",
     "plugins/specdec-vllm/UPSTREAM.md": "plugins/vllm-upstream.md",

@@ -1,5 +1,5 @@
 """``python -m specdec``."""
 
-from specdec.apps.cli import main
+from specdec.apps.cli.command_line import main
 
 main()

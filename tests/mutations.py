@@ -20,7 +20,7 @@ RULES = "tests/verifiers/test_rules.py"
 DRAFTS = "tests/strategies/draft_model/test_proposer.py"
 NOISE = "tests/sampling/test_randomness.py"
 EXACT = "tests/masks/test_exact.py"
-SPLIT = "tests/masks/test_split.py"
+SPLIT = "plugins/specdec-flash/tests/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
 STATES = "tests/backends/test_stateful_cache.py"
@@ -197,13 +197,13 @@ MUTATIONS = (
     ),
     Mutation(
         "prefix and tail merged half and half",
-        "specdec/masks/split/kernel.py",
+        "plugins/specdec-flash/specdec_flash/kernel.py",
         (("torch.sigmoid(part.lse - lse)", "torch.sigmoid(0 * part.lse)"),),
         (SPLIT,),
     ),
     Mutation(
         "a node whose window has left the prefix sees it",
-        "specdec/masks/split/kernel.py",
+        "plugins/specdec-flash/specdec_flash/kernel.py",
         (("by_node.masked_fill_(mask.blind[:, None, None], -torch.inf)", "pass"),),
         (SPLIT,),
     ),
@@ -708,7 +708,8 @@ def is_seen(mutation: Mutation, copy: Path) -> bool:
 
 def fails(copy: Path, tests: tuple[str, ...]) -> bool:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    folders = [copy, *(path for path in copy.glob("plugins/*") if path.is_dir())]  # before those that are installed
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     done = subprocess.run(
         command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
     )

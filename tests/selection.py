@@ -21,7 +21,7 @@ from tests.test_imports import imported_by
 
 ROOT = Path(__file__).parent.parent
 TESTS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
-PLUGINS = {"plugins/specdec-example", "plugins/specdec-openvino", "plugins/specdec-vllm"}
+PLUGINS = {f"plugins/specdec-{name}" for name in ("datastore", "distributed", "example", "flash", "openvino", "vllm")}
 EVERYTHING = {"tests", "tests/site", *PLUGINS}
 # The targets that install what some tests need and run them; the names of the others are for pytest.
 MADE = {"tests/site": "make docs", "plugins/specdec-openvino": "make openvino"}
@@ -78,6 +78,16 @@ def with_helpers(test: str) -> set[str]:
     return found
 
 
+def tests_of(plugin: str) -> list[str]:
+    """Return the test files of a plug-in."""
+    return [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / plugin / "tests").rglob("test_*.py"))]
+
+
+def uses(plugin: str, apps: Iterable[str]) -> bool:
+    """Return True if a plug-in or its tests use one of some applications."""
+    return any(app != "benchmarks" and pattern_of(app).search(code_of(plugin)) for app in apps)
+
+
 @cache
 def pattern_of(unit: str) -> re.Pattern[str]:
     """Return what the code of a unit's users contains: its name, for an application also what specdec exports of it."""
@@ -113,12 +123,13 @@ def needed_by(changed: str) -> set[str]:
     match changed.split("/"):
         case ["tests", *_, name]:
             found = {test for test in TESTS if changed in with_helpers(test)} or users_of([name])
+            found |= {plugin for plugin in PLUGINS if any(changed in with_helpers(test) for test in tests_of(plugin))}
         case ["plugins", plugin, _, *_]:
             found = users_of([plugin]) | {f"plugins/{plugin}"}
         case ["specdec", "__main__.py"]:
             found = users_of(["apps.cli"])
         case ["specdec", *_] if app := app_of(changed):
-            found = users_of(built_on(app))
+            found = users_of(built_on(app)) | {plugin for plugin in PLUGINS if uses(plugin, built_on(app))}
         case ["specdec", _, *_]:
             found = {test for test in TESTS if group_of(test) == "core"} | PLUGINS
         case [other, *_] if other in OTHERS:

@@ -22,10 +22,10 @@ CODE = [
     *(path for path in ROOT.glob("plugins/*/**/*.py") if "build" not in path.parts),
 ]
 STATEMENT = re.compile(r"\bfrom (specdec\.[\w.]+) import (\([^)]*\)|[\w, ]+)")
-DOTTED = re.compile(r"\b(specdec\.[a-z_]+)\.(\w+)((?:\.\w+)*)")
+DOTTED = re.compile(r"\bspecdec\.[a-z_]+\.\w+(?:\.\w+)*")
 
 # Modules that are imported all the same. A package can't export a function that is named as its module.
-NAMED_AS_A_FUNCTION = {"specdec.machine.cache_folder", "specdec.models.position_limit"}
+NAMED_AS_A_FUNCTION = {"specdec.machine.cache_folder", "specdec.models.leaf_call", "specdec.models.position_limit"}
 # Inner parts that the OpenVINO plug-in shares: no engine of others can rely on them.
 INNER = {
     "specdec.models.checkpoint_files",
@@ -65,9 +65,17 @@ def named_in(text: str) -> Iterator[tuple[str, str]]:
     """What a document imports or names: the packages or modules, and the names in them."""
     for module, names in STATEMENT.findall(text):
         yield from ((module, name) for name in re.findall(r"\w+", names))
-    for package, name, more in DOTTED.findall(text):
-        if f"{package}.{name}{more}" not in CONTRACTS:
-            yield package, name
+    for dotted in DOTTED.findall(text):
+        package = package_of(dotted)
+        if dotted not in CONTRACTS and dotted != package:
+            yield package, dotted.removeprefix(f"{package}.").partition(".")[0]
+
+
+def package_of(module: str) -> str:
+    """The innermost package that exports names and has the module; the module's first two parts if none does."""
+    parts = module.split(".")
+    around = (".".join(parts[:end]) for end in range(len(parts), 1, -1))
+    return next((package for package in around if package in BELOW_THE_ROOT), ".".join(parts[:2]))
 
 
 def is_exported(module: str, name: str) -> bool:
@@ -76,13 +84,6 @@ def is_exported(module: str, name: str) -> bool:
     return package not in BELOW_THE_ROOT or (
         module == package and (not name or f"{module}.{name}" in PACKAGES or name in BELOW_THE_ROOT[package].__all__)
     )
-
-
-def package_of(module: str) -> str:
-    """The innermost package with exports that a module is in, or else the module at the root."""
-    parts = module.split(".")
-    around = (".".join(parts[:end]) for end in range(len(parts), 2, -1))
-    return next((name for name in around if name in BELOW_THE_ROOT), ".".join(parts[:2]))
 
 
 def is_in(path: Path, module: str) -> bool:

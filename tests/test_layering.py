@@ -1,4 +1,4 @@
-"""The floors of specdec and the OpenVINO plug-in: no import leads upward or in a circle; files and roots are small."""
+"""The floors of specdec and its plug-ins: no import leads upward or in a circle; files and roots are small."""
 
 import ast
 from collections.abc import Iterator
@@ -9,8 +9,7 @@ import pytest
 
 from tests.test_imports import FILES, IMPORTS, PACKAGE, imported_by, module_name, named_by
 
-OPENVINO = Path(__file__).parents[1] / "plugins" / "specdec-openvino" / "specdec_openvino"
-ALL_FILES = FILES | {module_name(path, OPENVINO): path for path in sorted(OPENVINO.rglob("*.py"))}
+PLUGINS = Path(__file__).parents[1] / "plugins"
 # From the ground up, a line per floor. A room may import those on the floors below, and none on its own. A package may
 # have rooms of its own.
 FLOORS = """
@@ -25,20 +24,46 @@ runtime.probes strategies
 decoding plugins
 heads requests
 heads.training runtime
-distributed generator
+generator
 apps.chat apps.comparison apps.in_transformers apps.serving testing training
 in_transformers apps.auditing apps.loadtest apps.pictures apps.side_by_side
 apps.cli auditing
 __main__
 """
-OPENVINO_FLOORS = """
-conversion
-options
-engine
-heads model sources
-loading preference
-backend
-"""
+PLUGIN_FLOORS = {
+    "specdec_datastore": """
+    tokenizer_fingerprint
+    index
+    datastore
+    command plugin
+    """,
+    "specdec_distributed": """
+    ranks shares
+    agreement rank_worker
+    loading shared_output
+    process_group
+    backend
+    plugin
+    """,
+    "specdec_flash": """
+    parts
+    kernel
+    compiler
+    plugin
+    """,
+    "specdec_openvino": """
+    conversion
+    options
+    engine
+    heads model sources
+    loading preference
+    backend
+    """,
+}
+PLUGIN_PACKAGES = [PLUGINS / name.replace("_", "-") / name for name in PLUGIN_FLOORS]
+ALL_FILES = FILES | {
+    module_name(path, package): path for package in PLUGIN_PACKAGES for path in sorted(package.rglob("*.py"))
+}
 MOST_AT_THE_ROOT = 16
 MOST_PACKAGES = 17
 MOST_LINES = 300
@@ -59,7 +84,7 @@ def room_of(module: str) -> str:
 
 def targets(module: str, names: set[str]) -> set[str]:
     """The other modules among the names that a module imports, without the packages' roots."""
-    return names & ALL_FILES.keys() - {module, PACKAGE.name, OPENVINO.name}
+    return names & ALL_FILES.keys() - {module, PACKAGE.name, *PLUGIN_FLOORS}
 
 
 def package_of(module: str) -> str:
@@ -78,7 +103,7 @@ def at_the_top(block: list[ast.stmt]) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("package", "floor_of", "least"),
-    [("specdec", FLOOR_OF, 1000), ("specdec_openvino", floors_of(OPENVINO_FLOORS), 60)],
+    [("specdec", FLOOR_OF, 1000), *((name, floors_of(floors), 2) for name, floors in PLUGIN_FLOORS.items())],
 )
 def test_no_import_leads_to_a_room_above_or_on_the_same_floor(
     package: str, floor_of: dict[str, int], least: int
@@ -112,7 +137,7 @@ def test_no_file_imports_what_its_own_package_exports() -> None:
     } == set()
 
 
-@pytest.mark.parametrize("package", [PACKAGE, OPENVINO])
+@pytest.mark.parametrize("package", [PACKAGE, *PLUGIN_PACKAGES])
 def test_the_root_has_few_modules(package: Path) -> None:
     assert len(list(package.glob("*.py"))) <= MOST_AT_THE_ROOT
 

@@ -14,6 +14,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from specdec.plugins.names import _OTHERS
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = "specdec", "tests", "docs", "benchmarks", "plugins", "training", ".ci", ".github"
 needs_hatchling = pytest.mark.skipif(
@@ -99,9 +101,9 @@ def test_twine_finds_no_fault(archives: tuple[Path, Path]) -> None:
 
 
 def test_where_flash_attention_is_named_the_command_that_installs_it_is() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert "flash" in extras
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "specdec/masks/split").glob("*.py")]:
+    plugin = ROOT / "plugins" / "specdec-flash"
+    assert "flash" in tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *plugin.rglob("*.md"), *plugin.rglob("*.py")]:
         text = page.read_text(encoding="utf-8")
         if "flash-attn" in text or "[flash]" in text:
             assert "pip install flash-attn --no-build-isolation" in text, page.name
@@ -114,3 +116,15 @@ def test_the_extra_for_cpus_is_the_plug_in_in_this_repository() -> None:
     )
     assert ours["optional-dependencies"]["cpu"] == [plugin["name"]]
     assert f"pip install . ./plugins/{plugin['name']}" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+
+
+def test_the_plug_ins_that_the_core_names_are_those_in_this_repository() -> None:
+    folders = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
+    assert {*_OTHERS.values()} - {"specdec"} <= folders
+    for (kind, name), distribution in _OTHERS.items():
+        folder = ROOT if distribution == "specdec" else ROOT / "plugins" / distribution
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        assert project["name"] == distribution
+        points = project["entry-points"]
+        assert points["specdec"]
+        assert kind != "commands" or name in points["specdec.commands"]

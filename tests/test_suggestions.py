@@ -140,10 +140,22 @@ def test_an_engine_of_the_repository_that_is_not_installed(given: str, monkeypat
     assert ("did you mean openvino?" in str(caught.value)) == (given == "opnvino")
 
 
-def test_a_strategy_of_the_repository_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "given", "distribution"),
+    [
+        ("proposer", "successor", "specdec-example"),
+        ("proposer", "datastore:path=my.index", "specdec-datastore"),
+        ("mask", "split:least_prefix=1", "specdec-flash"),
+        ("backend", "distributed:split=branches", "specdec-distributed"),
+    ],
+)
+def test_a_plug_in_of_the_repository_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, kind: str, given: str, distribution: str
+) -> None:
     monkeypatch.setattr("specdec.plugins.names.entry_points", lambda **_: [])
-    with pytest.raises(PluginError, match=r"successor is a plug-in .*: pip install \./plugins/specdec-example, in a"):
-        Generator(ToyModel.random(), proposer="successor")
+    name = given.partition(":")[0]
+    with pytest.raises(PluginError, match=rf"{name} is a plug-in .*: pip install \./plugins/{distribution}, in a"):
+        Generator(ToyModel.random(), **{kind: given})  # type: ignore[arg-type]
 
 
 def test_what_is_installed_and_broken_is_not_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:

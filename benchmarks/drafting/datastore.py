@@ -13,8 +13,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from specdec_datastore.index.lookup import Index
+
 from specdec.apps.cli.options import load_tokenizer
-from specdec.strategies.sources.index.lookup import Index
 
 MIB = 2**20
 DEPTH, DRAFTED = 16, 3

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
+from specdec_flash import SplitCompiler
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -15,7 +16,6 @@ from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.masks.split.compiler import SplitCompiler
 from specdec.runtime.probes.examination import examine
 from specdec.runtime.probes.selftest import probe
 from specdec.target import Target

@@ -55,9 +55,9 @@ def main() -> None:
 
 def _decode(given: argparse.Namespace) -> None:
     import torch.distributed as dist
+    from specdec_distributed import group
 
     from specdec import Generator
-    from specdec.distributed import group
 
     dist.init_process_group(
         "gloo",
@@ -112,7 +112,7 @@ def _decode(given: argparse.Namespace) -> None:
 
 
 def _communication(model: Any) -> float:
-    from specdec.distributed.ranks import ranks_of
+    from specdec_distributed.ranks import ranks_of
 
     ranks = ranks_of(model)
     return 0.0 if ranks is None else ranks.seconds

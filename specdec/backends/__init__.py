@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specdec.backends.hf import HFBackend as HFBackend
     from specdec.backends.output import Output as Output
     from specdec.backends.output import OutputRow as OutputRow
+    from specdec.backends.process_group import GroupBackend as GroupBackend
     from specdec.backends.static import StaticBackend as StaticBackend
     from specdec.backends.toy import TokenDistribution as TokenDistribution
     from specdec.backends.toy import ToyBackend as ToyBackend
@@ -24,6 +25,7 @@ else:
             "base": ("NO_OPTIONS", "Backend", "BackendOptions", "Examination", "Held"),
             "hf": ("HFBackend",),
             "output": ("Output", "OutputRow"),
+            "process_group": ("GroupBackend",),
             "static": ("StaticBackend",),
             "toy": ("TokenDistribution", "ToyBackend", "ToyModel"),
         },

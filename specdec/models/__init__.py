@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specdec.models.loading import load_pretrained as load_pretrained
     from specdec.models.loading import load_pretrained_tokenizer as load_pretrained_tokenizer
     from specdec.models.model_files import model_file as model_file
+    from specdec.models.notes import remembered as remembered
     from specdec.models.own_forward import own_logits as own_logits
     from specdec.models.token_weights import embeddings_of as embeddings_of
     from specdec.models.token_weights import output_rows_of as output_rows_of
@@ -32,6 +33,7 @@ else:
             "hub": ("HubAnswer",),
             "loading": ("ModelSource", "load_pretrained", "load_pretrained_tokenizer"),
             "model_files": ("model_file",),
+            "notes": ("remembered",),
             "own_forward": ("own_logits",),
             "token_weights": ("embeddings_of", "output_rows_of"),
         },

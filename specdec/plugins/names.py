@@ -14,7 +14,6 @@ BUILT_INS = {
         "auto": "specdec.strategies.auto.proposer:AutoProposer",
         "suffix": "specdec.strategies.sources.suffix:SuffixProposer",
         "token_recycling": "specdec.strategies.sources.recycling:TokenRecyclingProposer",
-        "datastore": "specdec.strategies.sources.datastore:DatastoreProposer",
         "grammar": "specdec.strategies.sources.grammar:GrammarProposer",
         "autoregressive": "specdec.strategies.autoregressive:AutoregressiveProposer",
         "draft_model": "specdec.strategies.draft_model.proposer:DraftModelProposer",
@@ -32,7 +31,6 @@ BUILT_INS = {
         "dense": "specdec.masks.dense:DenseCompiler",
         "exact": "specdec.masks.exact.compiler:ExactCompiler",
         "slot_table": "specdec.masks.slot_table.compiler:SlotTableCompiler",
-        "split": "specdec.masks.split.compiler:SplitCompiler",
     },
     "constraints": {
         "json_schema": "specdec.constraints.json_schema:JsonSchema",
@@ -55,11 +53,14 @@ BUILT_INS = {
 }
 # The plug-ins in this repository that have entry points: the distribution of each kind and name.
 _OTHERS = {
-    ("backends", "distributed"): PROJECT,
     **{("proposers", name): PROJECT for name in ("eagle", "eagle3", "medusa", "mtp", "p_eagle")},
+    ("backends", "distributed"): "specdec-distributed",
+    ("proposers", "datastore"): "specdec-datastore",
+    ("commands", "index"): "specdec-datastore",
     ("backends", "openvino"): "specdec-openvino",
     ("proposers", "successor"): "specdec-example",
     ("masks", "tree_bits"): "specdec-example",
+    ("masks", "split"): "specdec-flash",
 }
 # Names in other engines, in small letters, that are unlike the names here.
 _ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")} | {
@@ -100,6 +101,11 @@ def merged_parts(given: str, names: Collection[str]) -> list[str]:
     return parts
 
 
+def command_entries() -> Iterable[EntryPoint]:
+    """Return the entry points of commands that installed plug-ins add to the command line."""
+    return entry_points(group=f"{PROJECT}.commands")
+
+
 def registered() -> Iterable[EntryPoint]:
     """Return the entry points of installed plug-ins."""
     return entry_points(group=PROJECT)
@@ -112,6 +118,14 @@ def has_others() -> bool:
 
 def _installed() -> set[str]:
     return {"" if each.dist is None else each.dist.name for each in registered()}
+
+
+def not_installed(kind: str, name: str) -> str:
+    """Return that a plug-in of this repository isn't installed, and how to install it; "" for an unknown name."""
+    if (kind, name) not in _OTHERS:
+        return ""
+    command = f"pip install ./plugins/{_OTHERS[kind, name]}"
+    return f"{name} is a plug-in that isn't installed: {command}, in a copy of specdec's repository"
 
 
 def unknown(
@@ -134,8 +148,7 @@ def unknown(
     if start is not None and start[0] != name and start[0] in names:
         hint = f"options follow a colon, {start[0]}:{name[start.end() :].strip(' ,;()[]')}; "
     for each in near:
-        if each not in names and (distribution := _OTHERS[kind, each]) not in {*broken, PROJECT}:
-            command = f"pip install ./plugins/{distribution}"
-            hint += f"{each} is a plug-in that isn't installed: {command}, in a copy of specdec's repository; "
+        if each not in names and _OTHERS[kind, each] not in {*broken, PROJECT}:
+            hint += f"{not_installed(kind, each)}; "
     hint += "".join(f"there is a {other[:-1]} of that name; " for other in kinds)
     return f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{faults}"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from specdec.strategies.auto.acceptance_rates import AcceptanceRate as AcceptanceRate
     from specdec.strategies.auto.acceptance_rates import AcceptanceRates as AcceptanceRates
     from specdec.strategies.auto.growth import Growth as Growth
     from specdec.strategies.auto.loss_budget import LossBudget as LossBudget
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
     from specdec.strategies.signals import TopK as TopK
     from specdec.strategies.signals import TopLogits as TopLogits
     from specdec.strategies.signals import What as What
-    from specdec.strategies.sources.datastore import DatastoreProposer as DatastoreProposer
     from specdec.strategies.sources.grammar import GrammarProposer as GrammarProposer
-    from specdec.strategies.sources.index.building import build_index as build_index
     from specdec.strategies.sources.recycling import TokenRecyclingProposer as TokenRecyclingProposer
     from specdec.strategies.sources.suffix import SuffixProposer as SuffixProposer
 else:
@@ -53,7 +52,7 @@ else:
             "host": ("Host",),
             "jacobi": ("JacobiProposer",),
             "lookahead": ("LookaheadProposer",),
-            "auto.acceptance_rates": ("AcceptanceRates",),
+            "auto.acceptance_rates": ("AcceptanceRate", "AcceptanceRates"),
             "auto.growth": ("Growth",),
             "auto.loss_budget": ("LossBudget",),
             "auto.merged": ("MergedEngine", "MergedProposer"),
@@ -62,9 +61,7 @@ else:
             "prompt_lookup": ("PromptLookupProposer",),
             "request": ("Request", "Retained"),
             "signals": ("Answers", "Hidden", "HiddenAnswers", "Nodes", "Signal", "TopK", "TopLogits", "What"),
-            "sources.datastore": ("DatastoreProposer",),
             "sources.grammar": ("GrammarProposer",),
-            "sources.index.building": ("build_index",),
             "sources.recycling": ("TokenRecyclingProposer",),
             "sources.suffix": ("SuffixProposer",),
         },

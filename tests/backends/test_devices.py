@@ -13,7 +13,6 @@ from tests.support.plain import decode_model
 PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], [4, *range(2, 60), 4]]
 WAYS: dict[str, dict[str, Any]] = {
     "hf, dense": {"mask": "dense"},
-    "hf, split": {"mask": "split:least_prefix=16"},
     "static": {"backend": "static"},
 }
 

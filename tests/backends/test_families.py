@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from specdec import ROOT, DraftTree, Generator, ModelError
-from specdec.backends import hf as hf_module
 from specdec.backends.hf import HFBackend
 from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.split.compiler import SplitCompiler
 from specdec.target import Target
 from tests.support import families
 from tests.support.examined import examined
@@ -104,31 +102,6 @@ def test_a_row_that_leaves_does_not_disturb_the_others(backend: HFBackend) -> No
     trees = [random_tree(np.random.default_rng(row), families.VOCAB, 12) for row in range(2)]
     layout = compiler.compile(trees, [len(prompt) for prompt in batch], backend.shapes)
     assert difference(backend, batch, trees, layout) <= TOLERANCE
-
-
-# Grouped heads, windows of both kinds, soft caps, sinks, and values of another width than keys.
-SPLIT = {name: families.TREES[name] for name in ("llama", "mistral-window", "gemma2", "gemma3", "llama4", "gpt_oss")}
-SPLIT["deepseek_v3"] = "DeepseekV3Config", {**families.MHA, **families.LATENT, "v_head_dim": 12}
-
-
-@pytest.mark.parametrize("name", SPLIT)
-def test_split_attention_gives_the_logits_of_dense_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that prompts come in several
-    model, rng = families.make(*SPLIT[name]), np.random.default_rng(5)
-    split = SplitCompiler(least_prefix=int(rng.integers(1, 12)))
-    loaded = [examined(HFBackend.load(model, compiler)), examined(HFBackend.load(model, split))]
-    batch = prompts(4)
-    trees = [random_tree(rng, families.VOCAB, int(rng.integers(1, 13))) for _ in batch]
-    logits = []
-    for backend, own in zip(loaded, (compiler, split), strict=True):
-        assert backend.shapes.takes_trees, backend.examination.reason
-        target = Target(backend, own)
-        for prompt in batch:
-            open_row(target, prompt)
-        answers = target.forward(target.compile(dict(zip(target.rows, trees, strict=True)))).rows.values()
-        logits.append([row.logits(node) for row, tree in zip(answers, trees, strict=True) for node in range(len(tree))])
-    for dense_node, split_node in zip(*logits, strict=True):
-        assert torch.allclose(dense_node, split_node, atol=TOLERANCE)
 
 
 def flipped(layout: Layout) -> Layout:

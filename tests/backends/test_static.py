@@ -16,6 +16,7 @@ from specdec.tree import DraftTree
 from tests.support import families
 from tests.support.examined import examined
 from tests.support.generators import open_row
+from tests.support.own_attention import OwnAttention
 
 PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], list(range(2, 60)), [4, 4]]
 
@@ -287,7 +288,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
         Generator(chains_only, backend="static", numerics="fast")
     llama = families.make(*families.TREES["llama"])
     with pytest.raises(ModelError, match=r"takes dense masks: leave out mask=, or use backend='hf'"):
-        Generator(llama, backend="static", mask="split")
+        Generator(llama, backend="static", mask=OwnAttention())
     with pytest.raises(ModelError, match="exact numerics on GPUs with Triton only"):
         Generator(llama, backend="static", numerics="exact")
     automatic = Generator(llama, backend="static").numerics

@@ -55,7 +55,7 @@ MAKERS = {"toy": toy, "hf": hf, "static": static}
 
 def test_every_registered_backend_is_tested_here() -> None:
     own = {plugin.name for plugin in load_plugins().of_kind("backends") if plugin.distribution == "specdec"}
-    assert own - {"distributed"} == set(MAKERS)  # which takes several processes: tests/distributed
+    assert own == set(MAKERS)
 
 
 @pytest.fixture(scope="module", params=MAKERS)

@@ -95,7 +95,6 @@ def test_the_built_in_strategies_that_learn_across_requests_say_so() -> None:
         "auto",
         "suffix",
         "token_recycling",
-        "datastore",
         "grammar",
     ]  # type: ignore[attr-defined]
 

@@ -11,6 +11,7 @@ from specdec import Generator, ModelError
 from specdec.models.attention_switch import why_not_switchable
 from specdec.models.fused_attention import without_cudnn
 from tests.support import families
+from tests.support.own_attention import OwnAttention
 
 NO_INTERFACE = "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
 
@@ -51,9 +52,9 @@ def _broken(module: Any, inputs: Any) -> None:
 @pytest.mark.parametrize("name", families.FIXED)
 def test_a_mask_with_an_attention_of_its_own_is_refused_where_none_can_be_set(name: str) -> None:
     with pytest.raises(
-        ModelError, match=r"mask=SplitCompiler.* can't be used with .*can't be switched.*; leave out mask="
+        ModelError, match=r"mask=OwnAttention.* can't be used with .*can't be switched.*; leave out mask="
     ):
-        Generator(families.make(*families.FIXED[name]), mask="split")
+        Generator(families.make(*families.FIXED[name]), mask=OwnAttention())
 
 
 @pytest.mark.parametrize("name", families.FIXED)

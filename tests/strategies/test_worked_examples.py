@@ -22,7 +22,6 @@ MODULES = (
     "specdec.heads.strategies.p_eagle",
     "specdec.strategies.prompt_lookup",
     "specdec.strategies.size",
-    "specdec.strategies.sources.datastore",
     "specdec.strategies.sources.grammar",
     "specdec.strategies.sources.recycling",
     "specdec.strategies.sources.suffix",

@@ -9,8 +9,9 @@ import pytest
 class FakeEntryPoint:
     """An entry point, as importlib.metadata gives it for an installed distribution."""
 
-    def __init__(self, name: str | None, load: Callable[[], object]) -> None:
-        self.dist = SimpleNamespace(name=name) if name is not None else None
+    def __init__(self, distribution: str | None, load: Callable[[], object], name: str = "some_name") -> None:
+        self.dist = SimpleNamespace(name=distribution) if distribution is not None else None
+        self.name = name
         self.value = "some_module"
         self.load = load
 

@@ -18,7 +18,6 @@ from specdec.heads.strategies.eagle import EagleProposer
 from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.strategies.medusa import MedusaProposer
 from specdec.plugins.registry import load_plugins
-from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target
 from tests.support.fitted_heads import eagle_folder, medusa_folder
 
@@ -55,8 +54,11 @@ PROPOSERS = [
     "token_recycling:k=2,num_pairs=4,min_probability=0",
     "suffix+token_recycling",
     "prompt_lookup+lookahead:N=3,W=0,G=2+suffix",
-    "datastore:depth=1,min_probability=0",
-    "suffix+token_recycling+datastore",
+    *(
+        name
+        for name in ("datastore:depth=1,min_probability=0", "suffix+token_recycling+datastore")
+        if "datastore" in names_of("proposers")
+    ),
 ]
 
 
@@ -76,6 +78,8 @@ def proposer_of(name: str, vocab_size: int, law: TokenDistribution | None = None
 @cache
 def store_of(vocab_size: int) -> Path:
     """An index of texts with every token of a vocabulary, each of which repeats itself in one of them."""
+    from specdec_datastore import build_index
+
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     drawn = np.random.default_rng(vocab_size).integers(vocab_size, size=(4, 60)).tolist()
@@ -85,7 +89,7 @@ def store_of(vocab_size: int) -> Path:
 
 
 VERIFIERS = [REGISTRY.name_of(rule) for rule in REGISTRY.of_kind("verifiers") if rule.cls.lossless]  # type: ignore[attr-defined]
-MASKS = [*names_of("masks"), "split:least_prefix=1"]
+MASKS = [*names_of("masks"), *(["split:least_prefix=1"] if "split" in names_of("masks") else [])]
 
 
 @st.composite

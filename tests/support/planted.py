@@ -10,9 +10,8 @@ from transformers import PreTrainedModel
 
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
-from specdec.layout import Compiler, Layout, Shapes
+from specdec.layout import Compiler, Layout, PartialMask, Shapes
 from specdec.masks.exact.regions import Region, with_regions
-from specdec.masks.split.parts import SplitMask
 from specdec.runtime.probes.examination import passes_to_test
 from specdec.tree import DraftTree
 
@@ -102,7 +101,7 @@ def in_masks(choose: Callable[..., Place | None], change: Callable[[torch.Tensor
 
 def changed(mask: torch.Tensor, place: Place) -> torch.Tensor:
     """The mask with one bit wrong, whatever its form."""
-    if isinstance(mask, SplitMask):
+    if isinstance(mask, PartialMask):
         return _changed_split(mask, place)
     spoiled = mask.clone()
     hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
@@ -110,7 +109,8 @@ def changed(mask: torch.Tensor, place: Place) -> torch.Tensor:
     return with_regions(spoiled, mask.regions) if hasattr(mask, "regions") else spoiled
 
 
-def _changed_split(mask: SplitMask, place: Place) -> torch.Tensor:
+def _changed_split(mask: Any, place: Place) -> torch.Tensor:
+    """The mask of specdec-flash with one bit wrong."""
     tail, prefixes = mask.as_subclass(torch.Tensor).clone(), list(mask.prefixes)
     slots = mask.slots
     columns = list(range(slots.start, slots.stop)) if isinstance(slots, slice) else slots[place.row].tolist()
@@ -118,7 +118,7 @@ def _changed_split(mask: SplitMask, place: Place) -> torch.Tensor:
         tail[place.row, 0, place.node, columns.index(place.slot)] = 0.0 if place.is_shown else -torch.inf
     else:
         prefixes[place.row] = slice(place.slot + 1, prefixes[place.row].stop)
-    return SplitMask.of(tail, mask.slots, tuple(prefixes), mask.blind)
+    return type(mask).of(tail, mask.slots, tuple(prefixes), mask.blind)
 
 
 def changed_region(mask: torch.Tensor, place: Place) -> torch.Tensor:

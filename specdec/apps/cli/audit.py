@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.options import (
     EXIT_ERROR,
     AsJson,
@@ -22,6 +22,7 @@ from specdec.apps.cli.options import (
 )
 from specdec.apps.cli.progress import status
 from specdec.apps.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.errors import plural
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 from specdec.apps.cli.early_checks import check_readable
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.options import ProposerOption, Seed, Temperature, before_anything_runs, check_request
 from specdec.apps.cli.progress import status
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.errors import SpecdecError
 from specdec.machine.cache_folder import cache_folder
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specdec.apps.cli.answers import ColouredWriter, PlainWriter
 from specdec.apps.cli.constraint_options import UNCONSTRAINED, ConstraintOptions
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.option_groups import OptionGroup
 from specdec.apps.cli.options import (
     BYTE_ORDER_MARK,
@@ -30,6 +30,7 @@ from specdec.apps.cli.options import (
     sends_chat,
 )
 from specdec.apps.cli.progress import status
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.errors import RequestError, plural
 
 if TYPE_CHECKING:

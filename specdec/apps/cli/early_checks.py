@@ -62,19 +62,15 @@ def _check_files(given: str) -> None:
     from specdec.plugins.options import name_and_options, read_value, text_options
 
     name, options = name_and_options(given)[0], text_options(given)
-    option = "head" if name in _WITH_HEADS else {"draft_model": "model", "datastore": "path"}.get(name, "")
+    option = "head" if name in _WITH_HEADS else "model" if name == "draft_model" else ""
     value = read_value(options.get(option, "null"))
     if value is None:
         return
     text = value if isinstance(value, str) else options[option]  # a folder's name may look like a number
-    path = Path(text).expanduser()
     if option == "model":
         checked_name(text)
-    if option == "head" and not path.is_dir():
+    if option == "head" and not Path(text).expanduser().is_dir():
         raise ModelError(f"there is no folder {text}: give the folder of a head that was trained for this model")
-    if option == "path" and not path.exists():
-        remedy = "make one with `specdec index FOLDER --output FILE`"
-        raise RequestError(f"the index {text} can't be read (No such file or directory): {remedy}")
 
 
 def check_length(folder: str, texts: Iterable[str], max_new_tokens: int) -> None:

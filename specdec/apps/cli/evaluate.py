@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.option_groups import OptionGroup
 from specdec.apps.cli.options import (
     EXIT_ERROR,
@@ -27,6 +27,7 @@ from specdec.apps.cli.options import (
 )
 from specdec.apps.cli.progress import measured, status
 from specdec.apps.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet, say_if_few
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.apps.cli.tables import category_tables, identity_lines, speed_table, step_table
 from specdec.errors import RequestError
 from specdec.machine.extras import needs

@@ -1,27 +1,18 @@
-"""The model options, which all commands that load a model share.
+"""The model options, which all commands that load a model share."""
 
-Under torchrun they select a model that all processes drive together.
-"""
-
-import functools
-import io
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
-from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from specdec.apps.cli.early_checks import check_length, check_stages
-from specdec.apps.cli.option_groups import OptionGroup, with_option_groups
-from specdec.apps.cli.options import EXIT_ERROR, ModelOption, before_anything_runs, named_model, quieten_transformers
+from specdec.apps.cli.option_groups import OptionGroup
+from specdec.apps.cli.options import ModelOption, named_model, quieten_transformers
 from specdec.apps.cli.progress import status
-from specdec.errors import HubUnreachableError, ModelError, RequestError, nearest
+from specdec.errors import HubUnreachableError, ModelError, nearest
 from specdec.models.loading import checked_dtype, checked_name
 from specdec.models.own_models import BUILT_IN, NAME, OWN_MODELS, default_model
 
@@ -32,7 +23,6 @@ if TYPE_CHECKING:
     from specdec.strategies.base import Proposer
 
 NO_SETTINGS: Mapping[str, Any] = {}
-_RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,74 +170,6 @@ class ModelChoice(OptionGroup):
         return {"numerics": self.numerics, "weights": self.weights, "backend": self.backend}
 
 
-@dataclass(frozen=True, slots=True)
-class RankedChoice(ModelChoice):
-    """A model that torchrun's processes drive together: all load it, and rank 0 runs the command.
-
-    Closing ``closing`` ends the group.
-    """
-
-    closing: ExitStack = field(default_factory=ExitStack)
-
-    @classmethod
-    def of(cls, choice: ModelChoice, closing: ExitStack) -> "RankedChoice":
-        """Return the same choice with the backend for several processes.
-
-        Raises:
-            typer.Exit: if the choice has options for a single process.
-        """
-        from specdec.plugins.options import name_and_options
-
-        with before_anything_runs():
-            if name_and_options(choice.backend)[0] not in {"auto", "distributed"}:
-                raise RequestError(f"--backend {choice.backend} is for a single process: start it without torchrun")
-            if choice.device is not None or choice.dtype is not None:
-                raise RequestError(
-                    "--device and --dtype are for a single process; with torchrun, the checkpoint's dtype is used"
-                )
-        named = {each.name: getattr(choice, each.name) for each in fields(choice)} | {"device": "cpu"}
-        if choice.backend == "auto":
-            named["backend"] = "distributed"
-        return cls(**named, closing=closing)
-
-    def check_early(self, *strategies: str, **given: Any) -> None:
-        """Check nothing: ``load`` reports what one rank refuses, which ends the others."""
-
-    def check(self, *strategies: Any) -> None:
-        """Check nothing, for the same reason."""
-
-    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
-        import torch.distributed as dist
-
-        from specdec.distributed import group
-
-        if not dist.is_initialized():
-            dist.init_process_group(timeout=timedelta(seconds=_RANK_TIMEOUT))
-            self.closing.callback(dist.destroy_process_group)
-        try:
-            model, tokenizer = ModelChoice.load(self, *strategies, is_logged=is_logged)
-        except ModelError as error:
-            if dist.get_rank():  # rank 0 may load it without an error
-                print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
-            raise
-        try:
-            leads = self.closing.enter_context(group(model, _RANK_TIMEOUT))
-        except ModelError as error:
-            if dist.get_rank():  # rank 0 prints the error
-                raise typer.Exit(EXIT_ERROR) from error
-            raise
-        if not leads:
-            raise typer.Exit
-        return model, tokenizer
-
-    def read(self, registry: "Registry", strategies: Iterable["Proposer"], source: "ModelSource") -> "LoadedModel":
-        from specdec.distributed.loading import read
-        from specdec.runtime.backend_choice import LoadedModel
-
-        _, options = registry.backend(self.backend)
-        return LoadedModel(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes
-
-
 USUAL = ModelChoice()
 
 
@@ -260,29 +182,3 @@ def _checked(strategies: Iterable[Any]) -> "tuple[Registry, list[Proposer]]":
     made: list[Proposer] = [registry.make("proposers", each) for each in strategies]
     check_files(made)
     return registry, made
-
-
-def takes_model(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for typer: its option groups become options, and under torchrun all processes load its model."""
-    (place,) = (name for name, hint in get_type_hints(command).items() if hint is ModelChoice)
-
-    @functools.wraps(command)
-    def ranked(**given: Any) -> None:
-        with ExitStack() as closing:
-            if is_ranked():
-                given[place] = RankedChoice.of(given[place], closing)
-            command(**given)
-
-    return with_option_groups(ranked)
-
-
-def is_ranked() -> bool:
-    """True in a process that torchrun started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def silence_followers() -> None:
-    """Under torchrun, let only rank 0 use standard input and output."""
-    if is_ranked() and os.environ.get("RANK") != "0":
-        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
-        sys.stdin = io.StringIO("read by rank 0")

@@ -2,9 +2,10 @@
 
 import typer
 
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.options import Threads, before_anything_runs, use_threads
 from specdec.apps.cli.progress import part_of
+from specdec.apps.cli.ranked_choice import takes_model
 
 
 @takes_model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.option_groups import OptionGroup
 from specdec.apps.cli.options import (
     ProposerOption,
@@ -21,6 +21,7 @@ from specdec.apps.cli.options import (
     use_threads,
 )
 from specdec.apps.cli.progress import status
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.errors import RequestError
 from specdec.machine.extras import needs
 

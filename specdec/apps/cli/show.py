@@ -12,7 +12,7 @@ from rich.live import Live
 
 from specdec.apps.cli.decode import figures
 from specdec.apps.cli.drawing import lane_line, mask_lines, panels, source_key, step_lines
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.options import (
     EXIT_ERROR,
     Chat,
@@ -28,6 +28,7 @@ from specdec.apps.cli.options import (
     write_text,
 )
 from specdec.apps.cli.progress import status
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from specdec.apps.cli.figures_table import FiguresTable
-from specdec.apps.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.options import (
     EXIT_ERROR,
     NewTokens,
@@ -21,6 +21,7 @@ from specdec.apps.cli.options import (
 )
 from specdec.apps.cli.progress import settings_tried, status
 from specdec.apps.cli.prompt_set import BUILT_IN_CHATS, ChatPromptSet, say_if_few
+from specdec.apps.cli.ranked_choice import takes_model
 from specdec.apps.cli.tables import identity_lines, speed_table
 from specdec.errors import RequestError, plural
 from specdec.machine.extras import needs

@@ -65,9 +65,11 @@ def _refused_value(error: Any) -> str:
 
 def _hint(error: Exception) -> str:
     """Return a remedy that the argument parser doesn't add to a usage error, or ""."""
-    command = getattr(getattr(error, "ctx", None), "command", None)
-    parameters, subcommands = getattr(command, "params", ()), getattr(command, "commands", {})
-    commands = [name for name, each in subcommands.items() if not each.hidden]
+    context: Any = getattr(error, "ctx", None)
+    command: Any = getattr(context, "command", None)
+    parameters, own = getattr(command, "params", ()), getattr(command, "commands", {})
+    names = command.list_commands(context) if own else ()
+    commands = [name for name in names if name not in own or not own[name].hidden]
     if "unexpected extra argument" in str(error):
         kinds = {each.name: each.param_type_name for each in parameters}
         if kinds.get("prompt") == "argument":

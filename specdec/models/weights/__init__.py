@@ -6,6 +6,7 @@ from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from specdec.models.weights.base import Kernel as Kernel
+    from specdec.models.weights.layers import is_sharded as is_sharded
     from specdec.models.weights.packing import packed_weights as packed_weights
     from specdec.models.weights.packing import unpack as unpack
     from specdec.models.weights.tensor import PackedWeight as PackedWeight
@@ -14,6 +15,7 @@ else:
         __name__,
         {
             "base": ("Kernel",),
+            "layers": ("is_sharded",),
             "packing": ("packed_weights", "unpack"),
             "tensor": ("PackedWeight",),
         },

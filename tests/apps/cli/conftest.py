@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from specdec import cli, demo
+from specdec import demo
+from specdec.apps import cli
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ from typing import Any
 from specdec.apps.chat.conversation import Conversation, Turn
 from specdec.apps.comparison.prompts import load_prompts
 from specdec.apps.comparison.runfile import RunFile, read
-from specdec.strategies.sources.index.corpus import Corpus
 from tests.apps.comparison.made import plan_of, runs_of
 
 MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
@@ -62,9 +61,7 @@ def test_a_run_file_is_read(tmp_path: Path) -> None:
     assert read(marked(tmp_path / "run.jsonl")) == (plan, runs)
 
 
-def test_prompts_and_texts_of_a_datastore_are_read(tmp_path: Path) -> None:
-    prompts, text = tmp_path / "prompts.jsonl", tmp_path / "text.txt"
+def test_prompts_are_read(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "once"}\n', encoding="utf-8")
-    text.write_text("once", encoding="utf-8")
     assert [each.prompt for each in load_prompts(marked(prompts))] == ["once"]
-    assert [*Corpus.of([text]).documents(marked(text))] == ["once"]

@@ -29,7 +29,7 @@ def _help_of(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_each_command_has_a_whole_sentence_in_a_line_of_eighty_columns(help_of: Any) -> None:
     lines = help_of()
     listed = dict(line.strip().split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :])
-    assert list(listed) == [*NAMES, "train"]
+    assert [name for name in listed if name in {*NAMES, "train"}] == [*NAMES, "train"]
     for name, sentence in listed.items():
         assert sentence[0].isupper(), name
         assert sentence.endswith("."), name

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from specdec import Generator, ModelError, cli, demo
+from specdec import Generator, ModelError, demo
+from specdec.apps import cli
 from specdec.errors import HubUnreachableError
 from specdec.runtime import backend_choice
 from tests.apps.cli.test_options import COMMANDS
@@ -14,8 +15,7 @@ from tests.support import built_in_model
 from tests.support.preferred_engine import install
 
 SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
-# `index` wants a model's tokenizer, and decodes nothing.
-DECODE_NOTHING = {"bench-serve", "index", "plugins", "report"}
+DECODE_NOTHING = {"bench-serve", "plugins", "report"}
 CHOOSES_ITSELF = {"demo", "train"}  # a model that answers on the recommended engine; torch, which trains
 
 

@@ -81,7 +81,6 @@ def test_options_are_written_as_on_a_command_line(run: Any) -> None:
         "nothing=None",
         "flag=True",
     ]
-    assert "path=datastore.index an index built by `specdec index`" in " ".join(listed(out)["datastore"])
     assert "N=5 n-gram size, the current token included" in listed(out)["lookahead"]
     for spelled in ("Undefined", "Path(", "Colour.", "<class", "``"):
         assert spelled not in out

@@ -79,7 +79,6 @@ MISSPELT = [
     (["tune", "jacobi", "--minutes", "0"], "--minutes 0: give more than 0"),
     (["tune", "jacobi", "--numerics", "good"], "numerics='good'"),
     (["tune", "jacobi", "--temperature", "-1"], "--temperature '-1': it must be"),
-    (["audit", "--proposer", "datastore:path=/no/such.index"], "/no/such.index can't be read"),
     (["audit", "--proposer", "lookahed"], "did you mean lookahead?"),
     (["audit", "--verifier", "mach"], "did you mean match?"),
     (["audit", "--numerics", "good"], "numerics='good'"),
@@ -142,9 +141,6 @@ AT_ONCE = [
         ["train", "head", "--model", "demo", "--prompts", "no/file"],
         ["bench-serve", "http://x", "--prompts", "no/file"],
     )),
-    (["index", "no/file"], "no/file doesn't exist"),
-    (["index", "tests/conftest.py", "--model", "/no/model"], "there is no such folder"),
-    (["generate", "x", "--proposer", "datastore:path=no/file"], "the index no/file can't be read"),
     (["train", "head", "--model", "demo", "--out", "/no/such", "--resume"], "/no/such has no text of an earlier run"),
     (["generate", LONG, "--model", "demo"], "positions, but the model supports 8448: shorten one of them"),
     (["trace", LONG, "--model", "demo"], "positions, but the model supports 8448: shorten one of them"),
@@ -186,7 +182,7 @@ def test_a_name_is_left_to_plug_ins_from_elsewhere(monkeypatch: pytest.MonkeyPat
     check_stages(["sufix"], "mach", "auto", "int9", "auto", {})
 
 
-@pytest.mark.parametrize("option", ["eagle3:head", "eagle:head", "draft_model:model", "datastore:path"])
+@pytest.mark.parametrize("option", ["eagle3:head", "eagle:head", "draft_model:model"])
 def test_paths_of_options_are_read_before_torch_as_they_are_read_later(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

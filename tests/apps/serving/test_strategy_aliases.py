@@ -14,13 +14,13 @@ OWN = JacobiProposer(n=4)
 
 @pytest.fixture(name="aliases")
 def _aliases() -> StrategyAliases:
-    return StrategyAliases(load_plugins(), {"mine": "datastore:path=learnt.index"}, {"jacobi:n=4": OWN}, max_size=8.0)
+    return StrategyAliases(load_plugins(), {"mine": "eagle:head=learnt"}, {"jacobi:n=4": OWN}, max_size=8.0)
 
 
 def test_the_servers_own_strategy_is_the_same_object_by_its_name(aliases: StrategyAliases) -> None:
     assert aliases.proposer("jacobi:n=4") is OWN
     assert [type(each).__name__ for each in aliases.usual] == [
-        "JacobiProposer", "AutoregressiveProposer", "AutoProposer", "DatastoreProposer",
+        "JacobiProposer", "AutoregressiveProposer", "AutoProposer", "EagleProposer",
     ]  # fmt: skip
 
 
@@ -31,13 +31,13 @@ def test_the_same_text_is_the_same_object(aliases: StrategyAliases) -> None:
 
 
 def test_what_names_a_file_is_the_operators(aliases: StrategyAliases) -> None:
-    assert str(aliases.proposer("mine").path) == "learnt.index"  # type: ignore[attr-defined]
+    assert str(aliases.proposer("mine").head) == "learnt"  # type: ignore[attr-defined]
     with pytest.raises(ApiError, match="only the server's operator can set"):
         aliases.proposer("eagle3:head=a/folder")
     with pytest.raises(ApiError, match="it offers mine"):
-        aliases.proposer("datastore")
+        aliases.proposer("eagle")
     assert "mine" in aliases.names
-    assert "datastore" not in aliases.names
+    assert "eagle" not in aliases.names
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from specdec.layout import Layout, Shapes, Window
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.regions import Region, with_regions
-from specdec.masks.split.compiler import SplitCompiler
 from specdec.runtime.probes.walk import WrongLayout, fault_of, walk
 from specdec.target import Target
 from tests.support import families, planted
@@ -115,7 +114,7 @@ def test_a_right_mask_with_wrong_regions_is_a_fault() -> None:
         assert found == expected[spoiled]
 
 
-@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler(), SplitCompiler(least_prefix=32)], ids=repr)
+@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()], ids=repr)
 @pytest.mark.parametrize("family", ["llama", "gemma2", "llama4"])
 def test_a_compiler_with_one_mistake_is_found_by_its_layouts_alone(family: str, compiler: Any) -> None:
     backend = planted.Untested(families.make(*families.TREES[family]), compiler)

@@ -1,0 +1,21 @@
+"""A cache folder for the whole run, and one thread in each process."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("specdec", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("specdec")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)

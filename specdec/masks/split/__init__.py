@@ -1,1 +1,0 @@
-"""Split attention: a prefix without a mask and a small masked tail, merged by log-sum-exp."""
