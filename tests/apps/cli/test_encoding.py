@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specdec import cli
+from specdec.apps import cli
 from specdec.apps.chat.session import Session
 from specdec.decoding.result import Chunk
 

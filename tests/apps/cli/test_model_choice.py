@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from specdec import Generator, ModelError, cli, demo
+from specdec import Generator, ModelError, demo
+from specdec.apps import cli
 from specdec.errors import HubUnreachableError
 from specdec.runtime import backend_choice
 from tests.apps.cli.test_options import COMMANDS

@@ -8,7 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from specdec import Generator, cli, demo, generator
+from specdec import Generator, demo, generator
+from specdec.apps import cli
 from specdec.apps.cli.option_groups import with_option_groups
 from specdec.apps.cli.serve import Access
 from specdec.apps.serving import process
