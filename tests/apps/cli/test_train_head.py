@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec import training
+from specdec.heads import training
 from specdec.heads.training import Plan, Progress, TrainedHead
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.run import Run
