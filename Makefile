@@ -34,7 +34,7 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest tests plugins/specdec-example plugins/specdec-vllm -n auto --dist worksteal --ignore tests/site \
-	    -m "not processes"
+	    -m "not processes" --hypothesis-profile nightly
 
 test-changed: $(INSTALLED)
 	@mkdir -p build
