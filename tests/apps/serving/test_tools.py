@@ -247,8 +247,11 @@ UNENFORCED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("schema", UNENFORCED, ids=str)
-@pytest.mark.parametrize("strict", [{}, {"strict": None}, {"strict": False}], ids=str)
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [*((schema, {}) for schema in UNENFORCED), *((UNENFORCED[0], {"strict": value}) for value in (None, False))],
+    ids=str,
+)
 def test_a_tool_that_is_not_strict_is_offered_without_its_schema_if_it_must(
     weather: Served, strict: dict[str, Any], schema: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
