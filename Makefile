@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
-# `make test-all` also runs the tests that `make test` leaves out for their time,
+# `make test-all` also runs the tests that `make test` leaves out for their time, with ten times the random cases,
 # `make test-changed` runs the tests that a change needs, BASE=REV being what it is compared with,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` runs the tests with several processes that `make test` leaves out,
@@ -36,7 +36,7 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest tests $(PLUGINS) -n auto --dist worksteal --ignore tests/site \
-	    -m "not processes"
+	    -m "not processes" --hypothesis-profile nightly
 
 test-changed: $(INSTALLED)
 	@mkdir -p build

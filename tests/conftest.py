@@ -17,10 +17,13 @@ from specdec.demo import smollm2 as real
 from specdec.runtime.probes import findings
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
+from tests.support.examples import BY_DAY
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
-settings.register_profile("specdec", deadline=None, derandomize=True, max_examples=50)
-settings.register_profile("many", deadline=None, max_examples=5000)  # asked for by --hypothesis-profile=many
+settings.register_profile("specdec", deadline=None, derandomize=True, max_examples=BY_DAY)
+# Asked for by --hypothesis-profile=NAME.
+settings.register_profile("nightly", deadline=None, derandomize=True, max_examples=10 * BY_DAY)
+settings.register_profile("many", deadline=None, max_examples=100 * BY_DAY)
 settings.load_profile("specdec")
 
 

@@ -35,6 +35,7 @@ HEADS = "tests/heads/strategies/test_eagle3.py::test_drafts_are_the_references_f
 OTHER_HEADS = "tests/heads/strategies/test_other_heads.py"
 MTP, P_EAGLE = "tests/heads/strategies/test_mtp.py", "tests/heads/strategies/test_p_eagle.py"
 TRAINED = "tests/heads/training/test_eagle3_training.py"
+SERVING = "tests/apps/serving"
 MOST_SECONDS = 1800
 
 
@@ -687,6 +688,184 @@ MUTATIONS = (
         "specdec/runtime/lease.py",
         (("        if has_others:\n", "        if not has_others:\n"),),
         ("tests/runtime/test_lease.py::test_two_generators_that_contradict_each_other",),
+    ),
+    Mutation(
+        "an answer that has ended keeps its place in the queue",
+        "specdec/apps/serving/admission.py",
+        (("self.num_texts -= num_texts", "pass"),),
+        (f"{SERVING}/test_robustness.py::test_a_place_is_free_once_decoding_is_over_whoever_reads",),
+    ),
+    Mutation(
+        "the token after the draft counts as accepted",
+        "specdec/apps/serving/usage.py",
+        (("range(outcome.num_accepted_tokens)", "range(len(outcome.tokens))"),),
+        (f"{SERVING}/test_middleware.py::test_counts_of_drafts_agree_with_the_answers_own_figures",),
+    ),
+    Mutation(
+        "a stop string that is a special token ends nothing",
+        "specdec/apps/serving/text_ends.py",
+        (("*(token for token in named if token < vocab_size)", ""),),
+        (f"{SERVING}/test_texts.py::test_special_tokens_come_where_they_are_wanted_and_can_stop_a_text",),
+    ),
+    Mutation(
+        "log-probabilities after an echoed prompt point into it",
+        "specdec/apps/serving/logprobs.py",
+        (("_tops(ids, values, texts), num_before + offset)", "_tops(ids, values, texts), offset)"),),
+        (f"{SERVING}/test_echo.py::test_each_offset_is_where_the_tokens_text_begins",),
+    ),
+    Mutation(
+        "a client that leaves ends the texts of others",
+        "specdec/apps/serving/engine.py",
+        (("for handle, text in self._texts.items() if text.job is job]", "for handle in self._texts]"),),
+        (f"{SERVING}/test_streams.py::test_whoever_comes_and_goes_each_answer_is_the_requests_own",),
+    ),
+    Mutation(
+        "several texts of one prompt share the first one's seed",
+        "specdec/apps/serving/engine.py",
+        (('"seed": [*call.seeds]', '"seed": [call.seeds[0]] * len(call.seeds)'),),
+        (f"{SERVING}/test_openai_client.py::test_several_texts_have_the_seeds_of_samples",),
+    ),
+    Mutation(
+        "any key is taken for one of the server's",
+        "specdec/apps/serving/middleware.py",
+        (("or not any(is_known)", "or not is_known"),),
+        (f"{SERVING}/test_middleware.py::test_with_keys_a_request_needs_one_of_them",),
+    ),
+    Mutation(
+        "a token's text without the space before it",
+        "specdec/apps/serving/token_texts.py",
+        (("self._decode([*self._before, token])[len(self._known) :]", "self._decode([token])"),),
+        (f"{SERVING}/test_token_texts.py::test_the_bytes_of_a_texts_tokens_are_those_of_the_text",),
+    ),
+    Mutation(
+        "the newest connection without a request makes room",
+        "specdec/apps/serving/connections.py",
+        (("next(iter(self._waiting)).drop()", "next(reversed(self._waiting)).drop()"),),
+        (f"{SERVING}/test_connections.py::test_the_oldest_connection_without_a_request_makes_room",),
+    ),
+    Mutation(
+        "waits count from when a request was sent",
+        "specdec/apps/loadtest/client.py",
+        (
+            (
+                "    url, body = address.request(prompt)\n    try:",
+                "    url, body = address.request(prompt)\n    began = time.perf_counter() - due\n    try:",
+            ),
+        ),
+        (f"{SERVING}/test_load.py::test_waits_count_from_when_a_request_was_due",),
+    ),
+    Mutation(
+        "answers that came too late count for goodput",
+        "specdec/apps/loadtest/figures.py",
+        (("kept = list(filter(goal.is_met, good))", "kept = good"),),
+        (f"{SERVING}/test_load.py::test_the_figures_of_a_run",),
+    ),
+    Mutation(
+        "intervals of few prompts as narrow as those of many",
+        "specdec/apps/comparison/statistics.py",
+        (("stats.t.ppf(tail, num_prompts - 1)", "stats.norm.ppf(tail)"),),
+        ("tests/apps/comparison/test_statistics.py",),
+    ),
+    Mutation(
+        "a text that ends early counts as plain decoding's",
+        "specdec/apps/comparison/differences.py",
+        (("return None if len(first) == len(second) else min(len(first), len(second))", "return None"),),
+        ("tests/apps/comparison/test_results.py::test_the_first_difference_from_plain_decoding_is_found",),
+    ),
+    Mutation(
+        "every repeat draws the same text",
+        "specdec/apps/comparison/runs.py",
+        (("prompt, seed_of_sample(plan.seed, repeat))", "prompt, plan.seed)"),),
+        ("tests/apps/comparison/test_runs.py",),
+    ),
+    Mutation(
+        "prompts that one strategy hasn't run count for the others",
+        "specdec/apps/comparison/results.py",
+        (
+            (
+                "if all((name, *pair) in self._by_key for name in plan.strategies)",
+                "if (plan.baseline, *pair) in self._by_key",
+            ),
+        ),
+        ("tests/apps/comparison/test_results.py::test_only_prompts_that_every_strategy_has_run_are_counted",),
+    ),
+    Mutation(
+        "a comparison whose texts are wrong leaves with 0",
+        "specdec/apps/cli/evaluate.py",
+        (("if any(comparison.defects or comparison.failure for", "if any(comparison.failure for"),),
+        ("tests/apps/cli/test_evaluate.py::test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code",),
+    ),
+    Mutation(
+        "plain decoding of an answer in a chat reads the answer itself",
+        "specdec/apps/chat/session.py",
+        (("ChatAnswer(self.last.conversation,", "ChatAnswer(self.conversation,"),),
+        ("tests/apps/chat/test_session.py::test_plain_decoding_writes_the_same_and_a_planted_difference_is_seen",),
+    ),
+    Mutation(
+        "a retried answer reads the one that it replaces",
+        "specdec/apps/chat/session.py",
+        (("self._turn(self.conversation.without_last(), self", "self._turn(self.conversation, self"),),
+        ("tests/apps/chat/test_session.py::test_undo_and_retry",),
+    ),
+    Mutation(
+        "a processor of a batch answers for its first row",
+        "specdec/apps/in_transformers/rows.py",
+        (("answers[self.row.number : self.row.number + 1]", "answers[:1]"),),
+        ("tests/apps/in_transformers/test_custom_generate.py::test_allowed_tokens_may_depend_on_the_row",),
+    ),
+    Mutation(
+        "a padded row is longer by its padding",
+        "specdec/apps/in_transformers/arguments.py",
+        (("length = len(row.padding) + len(row.prompt)", "length = len(row.prompt)"),),
+        ("tests/apps/in_transformers/test_custom_generate.py::test_greedy_text_is_generates_own_for_every_family",),
+    ),
+    Mutation(
+        "assisted generation's candidates without feedback",
+        "specdec/apps/in_transformers/candidates.py",
+        (("            self._drafter.receive(feedback)\n", ""), ("self._drafter.observe(feedback)", "pass")),
+        ("tests/apps/in_transformers/test_candidates.py::test_a_drafter_receives_the_path_and_the_tokens_that_followed_its_chain",),
+    ),
+    Mutation(
+        "a prefix that another model has read",
+        "specdec/decoding/prefix_cache.py",
+        (("if not self._is_checked and (context", "if False and (context"),),
+        ("tests/decoding/test_changed_models.py",),
+    ),
+    Mutation(
+        "the row of a request that failed is gone on from",
+        "specdec/decoding/prefix_cache.py",
+        (("context.is_closed or request.error is not None or not", "context.is_closed or not"),),
+        ("tests/decoding/test_contexts.py::test_a_request_that_fails_leaves_no_row",),
+    ),
+    Mutation(
+        "the beginning of a long text makes room for its end",
+        "specdec/decoding/prefix_cache.py",
+        (("if oldest is None or oldest in path:", "if oldest is None:"),),
+        ("tests/decoding/test_prefix_cache.py",),
+    ),
+    Mutation(
+        "a finding of another number of threads",
+        "specdec/runtime/probes/findings.py",
+        (("question = fingerprint, torch.get_num_threads()", "question = fingerprint, 0"),),
+        ("tests/runtime/probes/test_findings.py::test_threads_are_part_of_the_question",),
+    ),
+    Mutation(
+        "an unclear finding serves every later process",
+        "specdec/runtime/probes/findings.py",
+        (("known is None and keeps(facts[question])", "known is None"),),
+        ("tests/runtime/probes/test_findings.py::test_a_finding_that_is_unclear_serves_its_own_process_alone",),
+    ),
+    Mutation(
+        "a damaged file of cached facts is believed",
+        "specdec/machine/cache_files.py",
+        (("return value if file.digest == _digest(value) else None", "return value"),),
+        ("tests/machine/test_cache_files.py",),
+    ),
+    Mutation(
+        "cheap facts of a former state of a model",
+        "specdec/models/notes.py",
+        (("known = notes.facts_in(state)", "known = notes.facts_in(())"),),
+        ("tests/test_changed_models.py::test_a_fact_is_found_once_for_each_state",),
     ),
 )  # fmt: skip
 

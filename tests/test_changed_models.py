@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
-from specdec.models.notes import lock_of, notes_of
+from specdec.models.notes import lock_of, notes_of, remembered
 from tests.support import families
 from tests.support.plain import decode_model
 
@@ -75,6 +75,21 @@ def test_a_changed_window_is_seen() -> None:
         texts.append(list(generator.generate(PROMPT * 3, max_new_tokens=16, eos_token_id=()).token_ids))
         assert texts[-1] == decode_model(model, PROMPT * 3, 16, None, eos=())
     assert texts[0] != texts[1]
+
+
+def test_a_fact_is_found_once_for_each_state() -> None:
+    model, found = llama(), list[torch.dtype]()
+
+    def find() -> int:
+        found.append(model.dtype)
+        return len(found)
+
+    assert [remembered(model, "a question", find) for _ in range(2)] == [1, 1]
+    model.double()
+    assert [remembered(model, "a question", find) for _ in range(2)] == [2, 2]
+    model.float()
+    assert remembered(model, "a question", find) == 1
+    assert found == [torch.float32, torch.float64]
 
 
 def test_facts_of_former_states_are_dropped() -> None:

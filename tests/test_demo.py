@@ -23,6 +23,7 @@ def test_the_measures_tell_loops_from_text() -> None:
     assert distinct_4_grams([1] * 7) == 0.25
 
 
+@pytest.mark.nightly  # it changes with the model alone
 def test_greedy_text_is_realistic(built_in: tuple[Any, Any], capsys: pytest.CaptureFixture[str]) -> None:
     prompts = demo.prompts()[::2]  # three of each category
     # Beyond its end-of-text a model trained document by document starts another one, so that 256 tokens can be had.

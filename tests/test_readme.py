@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from specdec import demo
 from specdec.apps.cli import app
+from tests.support.brief_costs import measure_briefly
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
@@ -23,8 +24,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture(name="runnable")
-def _runnable() -> Callable[[str], str]:
+def _runnable(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Replaces SmolLM2 in code by the built-in model, which is smaller; ``test_real_model.py`` runs SmolLM2."""
+    measure_briefly(monkeypatch)
     assert 'Generator("smollm2")' in PAGES["README.md"]
     return lambda code: code.replace('Generator("smollm2")', 'Generator("demo")')
 
@@ -75,8 +77,8 @@ def without_docstrings(source: str) -> str:
 
 
 # Options that shorten commands which measure for minutes: the last of two values counts.
-FEW = ["--max-new-tokens", "8", "--per-category", "1"]
-SHORT = {"compare": [*FEW, "--repeats", "1"], "tune": [*FEW, "--minutes", "0.05"]}
+FEW = ["--max-new-tokens", "4", "--category", "code", "--per-category", "1"]
+SHORT = {"compare": [*FEW, "--repeats", "1"], "tune": [*FEW, "--minutes", "0.001"]}
 PROMPTS = '{"prompt": "# heapq", "category": "code"}\n{"turns": ["What is bread?"], "category": "qa"}\n'
 
 
@@ -96,6 +98,7 @@ def test_the_commands_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "load", lambda: built_in)
+    measure_briefly(monkeypatch)
     for name in ("prompts.jsonl", "spec_bench.jsonl"):
         (tmp_path / name).write_text(PROMPTS)
     for line in commands(page):

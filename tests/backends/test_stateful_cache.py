@@ -61,7 +61,12 @@ def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) 
             check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE, seed=seed)
 
 
-@pytest.mark.parametrize("name", families.STATES)
+def by_kind(always: list[str]) -> list[Any]:
+    """All families; those that aren't named are for the night, as others have layers of the same kind."""
+    return [name if name in always else pytest.param(name, marks=pytest.mark.nightly) for name in families.STATES]
+
+
+@pytest.mark.parametrize("name", by_kind([*ONE_OF_EACH_KIND, "nemotron_h"]))
 def test_every_strategys_text_is_that_of_transformers(name: str) -> None:
     model, prompts = made(name), texts(3)
     generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)

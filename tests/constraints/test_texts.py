@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
 from specdec import Generator, ToyModel
 from specdec.constraints import Choice, JsonObject, JsonSchema, Regex
 from tests.support.byte_tokenizer import trained
+from tests.support.examples import examples
 from tests.support.plain import decode_model
 
 pytest.importorskip("llguidance")
@@ -29,11 +30,11 @@ def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def generators(built_in: tuple[Any, Any]) -> dict[str, Generator]:
-    names = ("auto", "lookahead:N=3,W=3,G=3", "prompt_lookup+grammar")
+    names = ("auto", "prompt_lookup+grammar")
     return {name: Generator(*built_in, proposer=name, weights="stock", max_batch_size=2) for name in names}
 
 
-@settings(max_examples=2)  # `benchmarks schema_fuzz` runs hundreds
+@examples(2)  # `benchmarks schema_fuzz` runs hundreds
 @given(schemas=st.lists(SATISFIABLE, min_size=3, max_size=3))
 def test_schemas_made_at_random_have_plain_decodings_texts_which_are_valid(
     built_in: tuple[Any, Any], generators: dict[str, Generator], schemas: list[dict[str, Any]]

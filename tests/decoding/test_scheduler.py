@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
@@ -21,6 +21,7 @@ from specdec.requests.generation_request import GenerationRequest as Question
 from specdec.runtime import open_batch
 from specdec.runtime.binding import Binding
 from tests.support import families
+from tests.support.examples import examples
 from tests.support.scripted import Scripted
 
 DRAFTERS = ("draft_model", "draft_tree")  # strategies with rows of their own
@@ -198,7 +199,7 @@ def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
 
 
 @pytest.mark.parametrize("strategies", [STRATEGIES, DRAFTERS], ids=["all", "drafters"])
-@settings(max_examples=70)
+@examples(70)
 @given(data=st.data(), max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6), packs_rows=st.booleans())
 def test_random_schedules_change_no_text(
     toy: Rig, strategies: Sequence[str], data: st.DataObject, max_batch_size: int, chunk: int, packs_rows: bool
@@ -208,7 +209,7 @@ def test_random_schedules_change_no_text(
     toy.check(toy.run(toy.scheduler(max_batch_size), schedule))
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(schedule=schedules(), packs_rows=st.booleans())
 def test_random_schedules_of_the_built_in_model_change_no_text(
     real: Rig, schedule: list[Asked | int | None], packs_rows: bool

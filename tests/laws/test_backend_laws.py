@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
@@ -17,6 +17,7 @@ from specdec.plugins import load_plugins
 from specdec.testing import check_backend
 from tests.support import families
 from tests.support.examined import examined
+from tests.support.examples import examples
 
 Plain = Callable[[list[int]], torch.Tensor]
 compiler = DenseCompiler()
@@ -67,7 +68,7 @@ def driven(request: pytest.FixtureRequest) -> tuple[Backend, Plain]:
     return backend, plain
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(seed=st.integers(0, 10**6))
 def test_rows_of_any_lengths_trees_and_paths_stay_apart(driven: tuple[Backend, Plain], seed: int) -> None:
     check_backend(*driven, seed=seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Generator, RequestError, ToyModel
@@ -20,6 +20,7 @@ from specdec.testing import (
     shapes,
     total_variation,
 )
+from tests.support.examples import examples
 from tests.support.generators import REGISTRY, VERIFIERS, proposer_of
 from tests.support.plain import keyed_gumbel
 
@@ -41,7 +42,7 @@ def masked(p: TableDistribution, table: TableConstraint, context: tuple[int, ...
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=12)
+@examples(12)
 @given(p=distributions(3), q=distributions(3), shape=shapes(max_depth=2, max_draws=3), seed=st.integers(0, 99))
 def test_every_lossless_rule_emits_the_masked_law(
     verifier: str, p: TableDistribution, q: TableDistribution, shape: Shape, seed: int
@@ -78,7 +79,7 @@ def plain(model: ToyModel, table: TableConstraint, prompt: list[int], seed: int 
 
 
 @pytest.mark.parametrize("proposer", STRATEGIES)
-@settings(max_examples=5)
+@examples(5)
 @given(seed=st.integers(0, 999), refusal=st.sampled_from([0.3, 0.8]))
 def test_with_every_strategy_the_text_is_plain_decodings_in_ragged_batches(
     proposer: str, seed: int, refusal: float

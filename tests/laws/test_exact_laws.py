@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import ROOT, DraftTree
@@ -28,6 +28,7 @@ from specdec.testing import (
     total_variation,
 )
 from specdec.verifiers import Verifier
+from tests.support.examples import examples
 from tests.support.generators import REGISTRY, VERIFIERS
 
 LEAF = Shape()
@@ -46,7 +47,7 @@ def chain(depth: int) -> Shape:
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=25)
+@examples(25)
 @given(p=vocab3, q=vocab3, shape=shapes(), is_same=st.integers(0, 5))
 def test_what_is_emitted_has_the_targets_law(
     verifier: str, p: TableDistribution, q: TableDistribution, shape: Shape, is_same: int
@@ -55,7 +56,7 @@ def test_what_is_emitted_has_the_targets_law(
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=15)
+@examples(15)
 @given(
     p=vocab3,
     q=vocab3,
@@ -81,7 +82,7 @@ def test_it_has_under_every_setting(
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=3)
+@examples(3)
 @given(p=vocab3, q=vocab3)
 def test_drafts_that_learn_from_rejected_draws_change_nothing(
     verifier: str, p: TokenDistribution, q: TokenDistribution
@@ -117,7 +118,7 @@ def test_drafts_that_learn_from_rejected_draws_change_nothing(
 
 
 @given(p=vocab3, q=vocab3, depth=st.integers(1, 3))
-@settings(max_examples=40)
+@examples(40)
 def test_block_verification_never_accepts_less_of_a_chain_and_accepts_what_its_paper_says(
     p: TokenDistribution, q: TokenDistribution, depth: int
 ) -> None:
@@ -180,7 +181,7 @@ def chosen_only(shape: Shape) -> Shape:
     return Shape(tuple(("chosen", chosen_only(below)) for _, below in shape.draws))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(p=vocab3, q=vocab3, shape=shapes())
 def test_for_chosen_candidates_all_rules_are_match(p: TokenDistribution, q: TokenDistribution, shape: Shape) -> None:
     shape, p = chosen_only(shape), cache(p)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
@@ -15,12 +15,13 @@ from specdec.plugins import load_plugins
 from specdec.sampling import Randomness
 from specdec.strategies import Answers, Drafter, Request, TopLogits
 from specdec.testing import check_proposer, toy_host
+from tests.support.examples import examples
 from tests.support.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models
 from tests.support.plain import decode_law
 
 
 @pytest.mark.parametrize("proposer", PROPOSERS)
-@settings(max_examples=3)
+@examples(2)
 @given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1))
 def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
     proposer: str, data: st.DataObject, model: ToyModel, seed: int
@@ -75,7 +76,7 @@ def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) ->
 
 
 @pytest.mark.parametrize("proposer", PROPOSERS)
-@settings(max_examples=25)
+@examples(25)
 @given(prompt=prompts(7), budget=budgets)
 def test_trees_are_legal_within_any_budget_and_repeat_for_the_same_history(
     proposer: str, prompt: list[int], budget: Budget

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Generator, Proposer, ToyModel
@@ -14,6 +14,7 @@ from specdec.decoding.request_state import RequestState
 from specdec.runtime import OpenBatch
 from specdec.strategies import AutoregressiveProposer, PromptLookupProposer
 from tests.support import families
+from tests.support.examples import examples
 from tests.support.plain import decode_law
 from tests.support.watching import Counting, Watching
 
@@ -131,7 +132,7 @@ def play_many(generator: Generator, alone: Alone, proposers: Sequence[Proposer],
     """Play random schedules; the tokens that were reused in all of them."""
     num_reused = 0
 
-    @settings(max_examples=most)
+    @examples(most)
     @given(SCHEDULES, st.sampled_from([0, 2500, 1 << 24]), st.integers(1, 4), st.booleans())
     def law(schedule: list[tuple[Join | Event, int]], max_bytes: int, max_batch_size: int, packs_rows: bool) -> None:
         nonlocal num_reused

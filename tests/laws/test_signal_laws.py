@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Proposer, Request, Role, ToyModel, What
@@ -18,6 +18,7 @@ from specdec.backends import Output, ToyBackend
 from specdec.layout import Layout
 from specdec.strategies import Answers, Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
+from tests.support.examples import examples
 from tests.support.generators import path_to, prompts, toy_models
 from tests.support.plain import decode_law
 from tests.support.scripted import Scripted
@@ -146,7 +147,7 @@ def assert_prompts_right(heard: Heard, model: ToyModel, key: int | None) -> None
         assert told[id(request)] == [*range(request.prompt_length - 1)]
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1), chunk=st.sampled_from([2, 3, 256]))
 def test_every_signal_is_what_the_model_says_there(data: st.DataObject, model: ToyModel, seed: int, chunk: int) -> None:
     batch = data.draw(st.lists(prompts(model.vocab_size), min_size=1, max_size=3))
@@ -278,7 +279,7 @@ class _Both(Drafter):
         self.heard.append((self.before, feedback, [feedback.about(tree) for tree in self.trees]))
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1), takes_trees=st.booleans())
 def test_a_tree_that_became_part_of_another_hears_about_its_own_nodes(
     data: st.DataObject, model: ToyModel, seed: int, takes_trees: bool

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -14,6 +14,7 @@ from specdec.backends import Output, OutputRow
 from specdec.sampling import NodeDistributions, Randomness, Warper
 from specdec.settings import Settings
 from specdec.testing import trees
+from tests.support.examples import examples
 from tests.support.generators import REGISTRY, VERIFIERS
 from tests.support.plain import decode_law
 
@@ -62,7 +63,7 @@ def test_match_emits_what_plain_keyed_decoding_emits(verifier: str, tree: DraftT
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=2)  # test_exact_laws enumerates the same law; this test draws with the production randomness
+@examples(2)  # test_exact_laws enumerates the same law; this test draws with the production randomness
 @given(tree=trees(vocab_size=3, max_nodes=8), law_seed=st.integers(0, 99))
 def test_the_law_of_the_first_tokens_is_the_targets(verifier: str, tree: DraftTree, law_seed: int) -> None:
     model = ToyModel.random(vocab_size=3, order=2, seed=law_seed, sharpness=1.0)

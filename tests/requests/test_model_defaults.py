@@ -12,7 +12,7 @@ from specdec.requests.model_defaults import ModelDefaults, ignored_defaults
 from specdec.settings import Settings
 from tests.support import families
 
-PROMPT, NUM_NEW = [1, 4, 2, 7], 24
+PROMPT, NUM_NEW, FEW = [1, 4, 2, 7], 24, 8
 ABSENT = object()
 
 
@@ -45,7 +45,7 @@ def made(**given: Any) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["eos_token_id", "suppress_tokens", "begin_suppress_tokens"])
 def test_ids_come_from_where_transformers_takes_them(model: PreTrainedModel, name: str) -> None:
-    free = written(model, eos_token_id=None)
+    free = written(model, eos_token_id=None, max_new_tokens=FEW)
     own, passed, keyword = free[1], free[2], free[5]
     some = (lambda token: token) if name == "eos_token_id" else (lambda token: [token])
     for of_class, of_model, of_config, of_call in product(
@@ -54,9 +54,10 @@ def test_ids_come_from_where_transformers_takes_them(model: PreTrainedModel, nam
         setattr(model.config, name, None if of_class is None else some(of_class))
         setattr(model.generation_config, name, None if of_model is None else some(of_model))
         given: dict[str, Any] = {} if of_call is ABSENT else {name: None if of_call is None else some(of_call)}
+        given |= {} if of_config is not ABSENT else {"max_new_tokens": FEW}
         if of_config is not ABSENT:
             value = None if of_config is None else some(of_config)
-            given["generation_config"] = GenerationConfig(max_new_tokens=NUM_NEW, pad_token_id=0, **{name: value})
+            given["generation_config"] = GenerationConfig(max_new_tokens=FEW, pad_token_id=0, **{name: value})
         if name != "eos_token_id":
             delattr(model.config, name)  # transformers refuses to generate by it
         assert ours(model, **given) == written(model, **given), (of_class, of_model, of_config, of_call)

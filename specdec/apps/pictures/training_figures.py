@@ -3,12 +3,12 @@
 from typing import Any
 
 from specdec.apps.comparison.figures.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, as_svg, look, one_axes
-from specdec.heads.training.run import TrainingRun
+from specdec.heads.training.run import RunOutcome
 
 _HEIGHT = 150  # points
 
 
-def curves(run: TrainingRun) -> list[Plot]:
+def curves(run: RunOutcome) -> list[Plot]:
     """Draw loss, acceptance by depth and tokens per step over the updates of a training, as far as it has them."""
     plots = []
     curves_of = (_loss, run.losses), (_acceptance, run.evaluations), (_tokens_per_step, run.evaluations)
@@ -21,7 +21,7 @@ def curves(run: TrainingRun) -> list[Plot]:
     return plots
 
 
-def _loss(run: TrainingRun) -> tuple[Any, Plot]:
+def _loss(run: RunOutcome) -> tuple[Any, Plot]:
     title = "Loss"
     figure, axes = one_axes(title, "updates", "cross-entropy", _HEIGHT)
     axes.plot(*zip(*run.losses, strict=True), color=COLOURS[0], linewidth=1.2, marker=".", markersize=4)
@@ -32,7 +32,7 @@ def _loss(run: TrainingRun) -> tuple[Any, Plot]:
     return figure, Plot(title, "", caption)
 
 
-def _acceptance(run: TrainingRun) -> tuple[Any, Plot]:
+def _acceptance(run: RunOutcome) -> tuple[Any, Plot]:
     title = "Acceptance by depth"
     figure, axes = one_axes(title, "updates", "accepted with all before (%)", _HEIGHT)
     updates = [update for update, _ in run.evaluations]
@@ -50,7 +50,7 @@ def _acceptance(run: TrainingRun) -> tuple[Any, Plot]:
     return figure, Plot(title, "", caption, key)
 
 
-def _tokens_per_step(run: TrainingRun) -> tuple[Any, Plot]:
+def _tokens_per_step(run: RunOutcome) -> tuple[Any, Plot]:
     title = "Tokens per step on held-out text"
     figure, axes = one_axes(title, "updates", "tokens per step", _HEIGHT)
     points = [(update, found.tokens_per_step) for update, found in run.evaluations]
@@ -61,5 +61,5 @@ def _tokens_per_step(run: TrainingRun) -> tuple[Any, Plot]:
     return figure, Plot(title, "", f"Chains of {depth} draft tokens. Plain decoding has 1.")
 
 
-def _mark_best(axes: Any, run: TrainingRun) -> None:
+def _mark_best(axes: Any, run: RunOutcome) -> None:
     axes.axvline(run.best, color=PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)

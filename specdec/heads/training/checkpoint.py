@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.disk import PART
-from specdec.heads.training.run import Resumed, TrainingRun
+from specdec.heads.training.run import Resumed, RunOutcome
 from specdec.machine.cache_files import put_in_place
 
 FILE = "training.safetensors"
@@ -58,7 +58,7 @@ class Checkpoint:
                 facts = json.loads(file.metadata()["specdec"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             best = TypeAdapter(Acceptance | None).validate_python(facts["best"])
-            resumed = Resumed(TypeAdapter(TrainingRun).validate_python(facts["run"]), tensors)
+            resumed = Resumed(TypeAdapter(RunOutcome).validate_python(facts["run"]), tensors)
             checkpoint = cls(facts["num_documents"], facts["seconds"], best, resumed)
         except _UNREADABLE:
             return None

@@ -14,7 +14,7 @@ from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.heads.training.least_squares_start import Samples
 from specdec.heads.training.losses import TrainingBatch, labels
 from specdec.heads.training.packing import PackedRows
-from specdec.heads.training.run import Resumed, TrainingRun
+from specdec.heads.training.run import Resumed, RunOutcome
 from specdec.heads.training.settings import TrainingSettings
 from specdec.heads.training.target import States, TargetStates
 
@@ -121,10 +121,10 @@ class Trainer:
         self,
         rows: PackedRows,
         seconds: float | None = None,
-        watch: Callable[[TrainingRun], object] = lambda _: None,
+        watch: Callable[[RunOutcome], object] = lambda _: None,
         save: Callable[[Resumed], object] = lambda _: None,
         resumed: Resumed | None = None,
-    ) -> TrainingRun:
+    ) -> RunOutcome:
         """Train on the rows in their order; the head ends as the best of those evaluated.
 
         Args:
@@ -139,7 +139,7 @@ class Trainer:
         """
         settings, run, began = (
             self.settings,
-            TrainingRun() if resumed is None else copy.deepcopy(resumed.run),
+            RunOutcome() if resumed is None else copy.deepcopy(resumed.run),
             self.clock(),
         )
         began -= run.seconds
@@ -184,7 +184,7 @@ class Trainer:
         optimizer.step(loss, update, done)
         return loss
 
-    def _state(self, run: TrainingRun, best: dict[str, torch.Tensor], optimizer: ScheduledAdamW) -> Resumed:
+    def _state(self, run: RunOutcome, best: dict[str, torch.Tensor], optimizer: ScheduledAdamW) -> Resumed:
         """Return what a resumed run needs."""
         tensors = {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
         if run.best != run.num_updates:
@@ -229,7 +229,7 @@ class Trainer:
             rows = self.settings.rows_per_target_pass
             return held_out_acceptance(other or self.training, self.target, self.held_out, DEPTH, rows)
 
-    def _evaluate(self, run: TrainingRun, update: int, best: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _evaluate(self, run: RunOutcome, update: int, best: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Note an evaluation; the weights to keep, these or those of before."""
         before = max((each.tokens_per_step for _, each in run.evaluations), default=0.0)
         found = self.evaluate()

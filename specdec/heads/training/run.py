@@ -9,7 +9,7 @@ from specdec.heads.training.acceptance import Acceptance
 
 
 @dataclass
-class TrainingRun:
+class RunOutcome:
     """The outcome of a training run.
 
     Attributes:
@@ -45,7 +45,7 @@ class Resumed:
             factors on the target's states.
     """
 
-    run: TrainingRun
+    run: RunOutcome
     tensors: dict[str, torch.Tensor]
 
 
@@ -67,4 +67,4 @@ class TrainedHead:
     acceptance: Acceptance
     num_answer_tokens: int
     is_interrupted: bool
-    run: TrainingRun
+    run: RunOutcome

@@ -20,7 +20,7 @@ from specdec.heads.training.loop import Trainer
 from specdec.heads.training.packing import PackedRows, pack
 from specdec.heads.training.place import Place
 from specdec.heads.training.progress import Progress, Watch
-from specdec.heads.training.run import Resumed, TrainedHead, TrainingRun
+from specdec.heads.training.run import Resumed, RunOutcome, TrainedHead
 from specdec.heads.training.settings import HeadSettings, TrainingSettings
 from specdec.heads.training.target import TargetStates
 from specdec.heads.training.text import TrainingText
@@ -83,7 +83,7 @@ class SplitText:
 
 
 def head_card(
-    training: Eagle3Training, text: TrainingText, run: TrainingRun, found: Acceptance, place: Place, seed: int
+    training: Eagle3Training, text: TrainingText, run: RunOutcome, found: Acceptance, place: Place, seed: int
 ) -> str:
     """Return the card of a head.
 
@@ -144,7 +144,7 @@ class TimedTraining:
         target = TargetStates(self.model, training.layer_ids)
         self.trainer = Trainer(training, target, split.held_out, chosen, watch.clock)
         self.best: Acceptance | None = None
-        self.seen = TrainingRun()
+        self.seen = RunOutcome()
 
     def _training_settings(self) -> TrainingSettings:
         minutes = self.settings.minutes * (1 - self.settings.text_share)
@@ -191,11 +191,11 @@ class TimedTraining:
         num_tokens = self.text.num_answer_tokens
         return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen)
 
-    def _watching(self, ends_at: float) -> Callable[[TrainingRun], None]:
+    def _watching(self, ends_at: float) -> Callable[[RunOutcome], None]:
         """Return a function that keeps the best head of a run and reports progress."""
         num_seen = 0
 
-        def watch(run: TrainingRun) -> None:
+        def watch(run: RunOutcome) -> None:
             nonlocal num_seen
             self.seen = run
             if len(run.evaluations) > num_seen:
@@ -216,7 +216,7 @@ class TimedTraining:
             return self.trainer.evaluate(Eagle3Training.from_folder(self.model, folder))
         return None
 
-    def _write(self, run: TrainingRun, found: Acceptance) -> None:
+    def _write(self, run: RunOutcome, found: Acceptance) -> None:
         """Write the head and its card; the files of the head before are replaced one by one, each as a whole."""
         folder = self.place.folder
         card = head_card(self.training, self.text, run, found, self.place, self.settings.seed)

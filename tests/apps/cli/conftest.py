@@ -9,11 +9,13 @@ import pytest
 
 from specdec import demo
 from specdec.apps import cli
+from tests.support.brief_costs import measure_briefly
 
 
 @pytest.fixture(autouse=True)
 def _loaded_once(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "load", lambda: built_in)
+    measure_briefly(monkeypatch)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

@@ -43,10 +43,11 @@ def _templated(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> se
 @pytest.mark.parametrize(
     ("command", "option", "expected"),
     [
-        ("tune", ("--chat",), {"# heapq", "What is bread?"}),  # it takes seconds, and has a comparison's session
-        *((command, (), {"What is bread?"}) for command in OF_FILES if command != "tune"),
-        *((command, ("--chat",), {"# heapq", "What is bread?"}) for command in OF_FILES if command != "tune"),
-        *((command, ("--no-chat",), set()) for command in OF_FILES if command != "tune"),
+        ("tune", ("--chat",), {"# heapq", "What is bread?"}),  # it has a comparison's session
+        ("compare", (), {"What is bread?"}),
+        ("compare", ("--no-chat",), set()),
+        ("audit", (), {"What is bread?"}),
+        ("audit", ("--chat",), {"# heapq", "What is bread?"}),
     ],
 )
 def test_instructions_of_a_file_are_sent_as_chats(

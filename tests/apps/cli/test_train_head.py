@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec import training
+from specdec.heads import training
 from specdec.heads.training import Plan, Progress, TrainedHead
 from specdec.heads.training.acceptance import Acceptance
-from specdec.heads.training.run import TrainingRun
+from specdec.heads.training.run import RunOutcome
 from specdec.heads.training.script import Script
 from specdec.heads.training.text import TrainingText
 
@@ -29,7 +29,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         watch.on_progress(Progress("training", 1000, 500.0, 90.0, 1.5))
         if "raises" in given:
             raise given["raises"]
-        run = TrainingRun(losses=[(0, 5.0)], evaluations=[(0, FOUND)])
+        run = RunOutcome(losses=[(0, 5.0)], evaluations=[(0, FOUND)])
         return TrainedHead(given["out"] or Path("cached"), "", FOUND, 1000, given.get("is_interrupted", False), run)
 
     monkeypatch.setattr(training, "train_head", train_head)

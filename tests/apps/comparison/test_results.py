@@ -58,9 +58,9 @@ def test_the_winner_must_beat_every_other() -> None:
 
 
 def test_only_prompts_that_every_strategy_has_run_are_counted() -> None:
-    plan = plan_of(["plain", "a"], num_prompts=2)
-    runs = [run_of("plain", 0, 0, 1.0), run_of("a", 0, 0, 1.0), run_of("a", 1, 0, 9.0)]
-    comparison = Comparison(plan, runs)
+    plan = plan_of(["plain", "a", "b"], num_prompts=2)
+    runs = [*(run_of(name, 0, 0, 1.0) for name in ("plain", "a", "b")), run_of("plain", 1, 0, 1.0)]
+    comparison = Comparison(plan, [*runs, run_of("a", 1, 0, 9.0)])
     assert comparison.rows[1].tokens_per_second == len(TEXT)
     assert not comparison.is_complete
     with pytest.raises(RequestError, match="nothing to compare yet"):

@@ -7,9 +7,22 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
-from specdec import Generator, JacobiProposer, PluginError, PromptLookupProposer, RequestError
+from specdec import (
+    ROOT,
+    Budget,
+    Drafter,
+    DraftTree,
+    Feedback,
+    Generator,
+    JacobiProposer,
+    PluginError,
+    PromptLookupProposer,
+    Request,
+    RequestError,
+)
 from specdec.apps.in_transformers.candidates import CandidatesProposer, ProposerCandidates
 from tests.support import families
+from tests.support.scripted import Scripted
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 NUM_NEW = 40
@@ -80,6 +93,26 @@ def test_drafts_are_the_proposers_own(llama: PreTrainedModel) -> None:
         torch.tensor([PROMPT])
     )
     assert again.tolist() == [[*PROMPT, 7, 8]]
+
+
+def test_a_drafter_receives_the_path_and_the_tokens_that_followed_its_chain() -> None:
+    received = list[Feedback]()
+
+    class Noted(Scripted):
+        def start(self, request: Request) -> Drafter:
+            drafter = super().start(request)
+            drafter.observe = received.append  # type: ignore[method-assign]
+            return drafter
+
+    def chain(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(ROOT, [7, 8, 9])
+        return tree
+
+    candidates = ProposerCandidates(Noted(script=chain), 96)
+    for text in ([5, 6], [5, 6, 7, 8, 3], [5, 6, 7, 8, 3, 1]):
+        candidates.get_candidates(torch.tensor([text]))
+    assert [(each.path, each.tokens) for each in received] == [((0, 1, 2), (7, 8, 3)), ((0,), (1,))]
 
 
 def test_a_proposer_that_listens_is_refused() -> None:

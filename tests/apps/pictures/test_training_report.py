@@ -13,7 +13,7 @@ from specdec.apps.comparison.prompts import demo_prompts
 from specdec.apps.pictures.training_report import measure_head, write_training_report
 from specdec.heads.training import TrainedHead
 from specdec.heads.training.acceptance import Acceptance
-from specdec.heads.training.run import TrainingRun
+from specdec.heads.training.run import RunOutcome
 from tests.apps.comparison.reported import build
 
 FOUND = [Acceptance((0.2, 0.2), (0.2, 0.1), 500), Acceptance((0.5, 0.4), (0.5, 0.25), 500)]
@@ -21,7 +21,7 @@ CURVES = ["Loss", "Acceptance by depth", "Tokens per step on held-out text"]
 
 
 def head(is_interrupted: bool = False) -> TrainedHead:
-    run = TrainingRun(9000, 8000, 60.0, [(0, 9.5), (10, 7.25)], [(0, FOUND[0]), (20, FOUND[1])], 20, 20)
+    run = RunOutcome(9000, 8000, 60.0, [(0, 9.5), (10, 7.25)], [(0, FOUND[0]), (20, FOUND[1])], 20, 20)
     return TrainedHead(Path("heads"), "", FOUND[1], 123456, is_interrupted, run)
 
 
@@ -60,7 +60,7 @@ def test_without_a_comparison_it_has_curves_alone(tmp_path: Path) -> None:
 
 def test_a_run_interrupted_in_its_first_evaluation_has_no_curves(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_training_report(path, replace(head(), run=TrainingRun()), None, {"model": "m"}, "specdec compare X")
+    write_training_report(path, replace(head(), run=RunOutcome()), None, {"model": "m"}, "specdec compare X")
     text = path.read_text(encoding="utf-8")
     assert not titles(text)
     assert "<h2>Figures" not in text

@@ -1,6 +1,8 @@
 """Bad requests: each is refused with the field's name and harms no other; nothing that a client sends gives a 5xx."""
 
+import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specdec import Generator
 from specdec.apps.serving.schemas import ChatBody, CompletionBody
 from tests.apps.serving.serving import Served, serving
+from tests.support.built_in_model import built_in
 
 GOOD = {"model": "demo", "prompt": "# heapq", "max_tokens": 2, "temperature": 0}
 
@@ -116,27 +120,37 @@ def test_a_wrong_field_of_chat_is_named(served: Served, wrong: dict[str, Any], p
     assert answer.json()["error"]["param"].startswith(param)
 
 
-def test_the_last_token_takes_no_position(served: Served) -> None:
-    most = served.generator.shapes.max_positions
+@pytest.fixture(scope="module")
+def short() -> Iterator[Served]:
+    """A server whose model has few positions, which a prompt fills quickly."""
+    model, tokenizer = built_in()
+    model = copy.deepcopy(model)
+    model.config.max_position_embeddings = 512
+    with serving(Generator(model, tokenizer, proposer="auto")) as running:
+        yield running
+
+
+def test_the_last_token_takes_no_position(short: Served) -> None:
+    most = short.generator.shapes.max_positions
     for num_prompt, num_new in ((most, 1), (most - 3, 4)):
-        answer = served.post("/v1/completions", {**GOOD, "prompt": [5] * num_prompt, "max_tokens": num_new})
+        answer = short.post("/v1/completions", {**GOOD, "prompt": [5] * num_prompt, "max_tokens": num_new})
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["completion_tokens"] >= 1
-        answer = served.post("/v1/completions", {**GOOD, "prompt": [5] * num_prompt, "max_tokens": num_new + 1})
+        answer = short.post("/v1/completions", {**GOOD, "prompt": [5] * num_prompt, "max_tokens": num_new + 1})
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_the_default_length_of_a_chats_answer_fills_all_positions(served: Served) -> None:
-    most, tokenizer = served.generator.shapes.max_positions, served.generator.tokenizer
+def test_the_default_length_of_a_chats_answer_fills_all_positions(short: Served) -> None:
+    most, tokenizer = short.generator.shapes.max_positions, short.generator.tokenizer
     content = "word " * ((most - 60) * 100 // len(tokenizer.encode("word " * 100)))
     body = {"model": "demo", "messages": [{"role": "user", "content": content}]}
-    usage = served.post("/v1/chat/completions", {**body, "max_tokens": 1}).json()["usage"]
+    usage = short.post("/v1/chat/completions", {**body, "max_tokens": 1}).json()["usage"]
     room = most - usage["prompt_tokens"] + 1
     assert 1 < room < 100
-    answer = served.post("/v1/chat/completions", {**body, "min_tokens": room})
+    answer = short.post("/v1/chat/completions", {**body, "min_tokens": room})
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == room
-    assert served.post("/v1/chat/completions", {**body, "min_tokens": room + 1}).status_code == 400
+    assert short.post("/v1/chat/completions", {**body, "min_tokens": room + 1}).status_code == 400
 
 
 def test_too_long_is_refused_with_both_numbers(served: Served) -> None:

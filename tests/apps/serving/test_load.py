@@ -9,13 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from specdec.apps.cli import app
 from specdec.apps.comparison.prompts import EvaluationPrompt
-from specdec.apps.loadtest.client import Address, Answered
+from specdec.apps.loadtest.client import Address, Answered, send
 from specdec.apps.loadtest.figures import Goal, summary_of
 from specdec.apps.loadtest.run import FinishedLoad, Load, run
 from tests.apps.serving.serving import Served
@@ -107,6 +108,17 @@ def test_any_server_is_asked_and_its_failures_are_counted(slow: str, load: Load)
     assert {each.text for each in good} <= {f"{each.prompt}!b" for each in PROMPTS}
     # six requests in a tenth of a second, of 0.2 seconds each: an open loop waits for none
     assert ran.seconds < 2.0 if load.rate else ran.seconds > 0.39
+
+
+def test_waits_count_from_when_a_request_was_due(slow: str) -> None:
+    async def sent_late() -> Answered:
+        async with httpx.AsyncClient() as client:
+            began = time.perf_counter() - 5.0
+            return await send(client, Address(slow, True, {"model": "m"}), PROMPTS[0], began, 1.0)
+
+    Slow.count = 0
+    answer = asyncio.run(sent_late())
+    assert 4.2 <= answer.first <= answer.seconds < 9.0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -82,17 +82,31 @@ def merged(head: Eagle3Proposer) -> MergedProposer:
     return MergedProposer([SuffixProposer(), TokenRecyclingProposer(), head], clock=False, loss=0.9)
 
 
+@pytest.fixture(scope="module")
+def plain(built_in: tuple[Any, Any]) -> Callable[[Sequence[int], int | None], list[int]]:
+    """Plain decoding's new tokens after a prompt, decoded once."""
+
+    @cache
+    def decoded(prompt: tuple[int, ...], seed: int | None) -> list[int]:
+        return decode_model(built_in[0], prompt, NUM_TOKENS, seed)
+
+    return lambda prompt, seed: decoded(tuple(prompt), seed)
+
+
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("is_random", [False, True])
 def test_text_is_plain_decodings_in_a_ragged_batch(
-    built_in: tuple[Any, Any], prompts: list[list[int]], random_folder: Path, is_random: bool, is_merged: bool
+    built_in: tuple[Any, Any],
+    prompts: list[list[int]],
+    plain: Callable[[Sequence[int], int | None], list[int]],
+    random_folder: Path,
+    is_random: bool,
+    is_merged: bool,
 ) -> None:
     model, tokenizer = built_in
     head = Eagle3Proposer(head=random_folder if is_random else demo.head_folder(), num_nodes=8, depth=3)
     generator = Generator(model, tokenizer, proposer=merged(head) if is_merged else head, numerics="exact")
-    for results in plain_decodings(
-        generator, prompts, SEED, NUM_TOKENS, lambda prompt, seed: decode_model(model, prompt, NUM_TOKENS, seed)
-    ):
+    for results in plain_decodings(generator, prompts, SEED, NUM_TOKENS, plain):
         assert not [note for result in results for note in result.notes if "eagle" in note]
         if not is_random:
             steps = sum(result.stats.steps for result in results)

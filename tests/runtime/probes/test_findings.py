@@ -66,11 +66,11 @@ def test_a_changed_model_is_examined_anew(name: str) -> None:
 
 
 def test_threads_are_part_of_the_question() -> None:
-    find, threads = Counting(), torch.get_num_threads()
-    recalled(tiny(), "q", Finding, find)
+    model, find, threads = tiny(), Counting(), torch.get_num_threads()
+    recalled(model, "q", Finding, find)
     try:
         torch.set_num_threads(threads + 1)
-        recalled(tiny(), "q", Finding, find)
+        recalled(model, "q", Finding, find)
     finally:
         torch.set_num_threads(threads)
     assert find.count == 2

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import mean
 
 import pytest
@@ -58,38 +59,43 @@ def busy(width: int, rng: random.Random) -> float:
     return rng.choice((1.0, rng.uniform(1.0, 5.0))) * rng.uniform(1.0, 1.1)
 
 
-UNDISTURBED = mean(machine(TRUE, quiet, seed).run(2000) for seed in range(3))
+@cache
+def undisturbed() -> float:
+    return mean(machine(TRUE, quiet, seed).run(2000) for seed in range(3))
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 5))]
 
 
 @pytest.mark.parametrize(
     "measured",
     [(1.0, 1.0, 1.03), (1.0, 1.0, 1.0), (1.0, 2.6, 2.6), (1.0, 3.6, 6.9), (1.0, 1.0, 1.3), (1.0, 1.2, 9.0)],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_costs_measured_in_a_bad_moment_are_forgotten(measured: tuple[float, ...], seed: int) -> None:
     steps = machine(Costs(SIZES, measured, 1.0), quiet, seed)
     steps.run(400)
-    assert steps.run(2000) >= 0.9 * UNDISTURBED
+    assert steps.run(2000) >= 0.9 * undisturbed()
     assert steps.spent <= (1 + LOSS) * steps.plain + 3.0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_drafting_goes_on_beside_a_busy_process(seed: int) -> None:
     steps = machine(TRUE, busy, seed)
     steps.run(400)
-    assert steps.run(4000) >= 0.9 * UNDISTURBED
+    assert steps.run(4000) >= 0.9 * undisturbed()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_learnt_while_only_drafts_were_disturbed_is_forgotten(seed: int) -> None:
     steps = machine(TRUE, lambda width, rng: quiet(width, rng) * (3.0 if width > 1 else 1.0), seed)
     steps.run(300)
     steps.slowness = quiet
     steps.run(400)
-    assert steps.run(2000) >= 0.9 * UNDISTURBED
+    assert steps.run(2000) >= 0.9 * undisturbed()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("disturbed", [quiet, busy])
 def test_drafts_that_bring_nothing_cost_no_more_than_the_balance(
     disturbed: Callable[[int, random.Random], float], seed: int

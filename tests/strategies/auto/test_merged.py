@@ -159,8 +159,7 @@ def test_tokens_behind_merged_sampled_drafts_have_the_targets_law(rule: str, oth
     model = ToyModel(lambda _: p, 3)
     generator = Generator(model, proposer=proposer, verifier=rule)
     counts, num_fallbacks = Counter[int](), 0
-    for seed in range(600):
-        result = generator.generate([0, 1], max_new_tokens=3, temperature=1.0, seed=seed)
+    for result in generator.generate([[0, 1]] * 600, max_new_tokens=3, temperature=1.0, seed=[*range(600)]):
         counts[result.token_ids[1]] += 1
         num_fallbacks += result.stats.num_fallbacks
     assert num_fallbacks

@@ -107,6 +107,20 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
     assert spent <= 1.03 * plain + 5.0  # the first drafts, before enough was seen to compare
 
 
+def test_a_draft_is_charged_what_it_is_known_to_cost_after_its_step() -> None:
+    kept = Sized(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60, 0.0)
+    corrected = 0.0
+    for step in range(40):
+        kept.budget.balance = 4.0
+        width = width_of(kept, [FixedGrowth([0.9] * (step % 2))])
+        believed, record = kept.cost, recorded([width], [0], 1.5 if width > 1 else 1.0)
+        kept.learn(record, record.outcomes)
+        known = kept.costs.table(1).at(width)
+        assert kept.budget.balance == pytest.approx(4.0 - (known - 1.0))
+        corrected += abs(known - believed)
+    assert corrected > 0.1
+
+
 def test_drafting_that_finds_nothing_is_given_up_since_it_takes_time_as_well() -> None:
     kept = Sized(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60, 0.01)
     spent = 0.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, Engine, Feedback, Request
@@ -13,6 +13,7 @@ from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host
+from tests.support.examples import examples
 
 ROOMY = Budget(99, 99, 99)
 
@@ -53,7 +54,7 @@ def follower(text: list[int], path: list[int]) -> int | None:
     return None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(text=st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_a_chain_is_what_followed_the_longest_match_most_often(text: list[int]) -> None:
     tree = begun(chains(), list(text)).propose(Budget(8, 8, 9))
