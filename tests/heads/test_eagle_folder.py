@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from specdec import ModelError
+from specdec.heads.eagle import read_eagle_head
 from specdec.heads.eagle3_folder import read_head, read_p_eagle_head
-from specdec.heads.eagle_folder import read_eagle_head
 from specdec.heads.files import TargetWeights
 from tests.support.malicious import Malicious
 from tests.support.random_heads import random_eagle_head

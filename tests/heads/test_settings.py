@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specdec import ModelError
+from specdec.heads.eagle import read_eagle_head
 from specdec.heads.eagle3_folder import REMEDIES, read_head
-from specdec.heads.eagle_folder import read_eagle_head
 from specdec.heads.files import check_folder
 from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.settings import notes_on_settings

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.heads.eagle_folder import REMEDY, read_eagle_head
+from specdec.heads.eagle import REMEDY, read_eagle_head
 from specdec.heads.files import check_folder
 from specdec.heads.strategies.eagle3 import Eagle3Proposer, HeadFormat
 
