@@ -95,7 +95,7 @@ class Shapes:
 
 
 class PartialMask(torch.Tensor):
-    """A mask whose columns aren't cache slots; subclasses define what they are.
+    """A mask whose columns aren't cache slots; subclasses define ``visible``.
 
     The tensor has four dimensions, because transformers passes such masks to its layers unchanged.
     """
@@ -109,7 +109,7 @@ class PartialMask(torch.Tensor):
 
 
 class FixedMask(PartialMask):
-    """A mask whose shape doesn't grow with the text, so that a pass with it can be captured as a CUDA graph.
+    """A ``PartialMask`` whose shape doesn't grow with the text, so that a pass with it can be captured as a CUDA graph.
 
     The attention gets the keys and values of all rows in the cache, up to a fixed number of slots, and finds those of a
     node by the number of its row in the mask.

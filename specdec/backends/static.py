@@ -129,7 +129,10 @@ class StaticBackend(HFBackend):
         if compiler.attention is not None and not compiler.has_fixed_shapes:
             if compiler.bit_exact:
                 raise ModelError("the static backend has exact numerics on GPUs with Triton only")
-            raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
+            raise ModelError(
+                "the static backend takes dense masks and masks of fixed shape (has_fixed_shapes): leave out mask=, or "
+                "use backend='hf'"
+            )
         super().__init__(model, compiler, passes)
 
     @classmethod

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from specdec import Generator
-from specdec.backends import stateful_cache
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.chain_passes import causal_masks
 from specdec.backends.hf import HFBackend
 from specdec.backends.placement import Placement
+from specdec.backends.states import stateful_cache
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
 from specdec.models.shared_passes import passes_of_step, shared_passes

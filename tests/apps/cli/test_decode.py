@@ -355,7 +355,7 @@ def test_memory_that_runs_out_is_one_line_with_the_remedy(
     run: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, shown: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        monkeypatch.setattr("specdec.apps.cli.Console", full)  # for which there is no memory either
+        monkeypatch.setattr("specdec.apps.cli.command_line.Console", full)  # for which there is no memory either
         raise error
 
     def refused(*_: object, **__: object) -> None:
