@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import count, cycle, islice
 
 from benchmarks.peers.process import PeerError, Process, Setup
 
@@ -49,6 +49,8 @@ class Rounds:
         warm_up: seconds that each contender decodes before it is timed, so that all are in their steady state.
         at_once: contenders in memory at a time, references included; None for all.
         seed: of the contenders' order.
+        starts: how often all contenders are started, each time in the opposite order: a process that starts later is up
+            to 5 % faster, as the memory that it gets is contiguous.
     """
 
     max_new_tokens: int
@@ -56,6 +58,7 @@ class Rounds:
     warm_up: float
     at_once: int | None = None
     seed: int = 0
+    starts: int = 1
 
 
 def measure(
@@ -75,17 +78,19 @@ def measure(
     found, rng = Measurement(), random.Random(rounds.seed)
     others = [name for name in names if name not in references]
     size = None if rounds.at_once is None else rounds.at_once - len(references)
-    parts = groups(others, size)
-    with ExitStack() as stack:
-        staying = _start(references, setup, prompts, rounds, found, stack)
-        for number, part in enumerate(parts):
-            with ExitStack() as of_group:
-                processes = staying | _start(part, setup, prompts, rounds, found, of_group)
-                _note(f"group {number + 1} of {len(parts)}: {', '.join(processes)}")
-                for repeat in range(number * rounds.repeats, (number + 1) * rounds.repeats):
-                    _run_all(processes, repeat, prompts, rounds.max_new_tokens, rng, found)
-                    _note(f"repeat {repeat + 1} of {len(parts) * rounds.repeats} done")
-            staying = {name: process for name, process in staying.items() if name in processes}
+    parts, num_repeats = groups(others, size), count()
+    for start in range(rounds.starts):
+        turn = -1 if start % 2 else 1
+        with ExitStack() as stack:
+            staying = _start(references[::turn], setup, prompts, rounds, found, stack)
+            for number, part in enumerate(parts):
+                with ExitStack() as of_group:
+                    processes = staying | _start(part[::turn], setup, prompts, rounds, found, of_group)
+                    _note(f"group {number + 1} of {len(parts)}: {', '.join(processes)}")
+                    for repeat in islice(num_repeats, rounds.repeats):
+                        _run_all(processes, repeat, prompts, rounds.max_new_tokens, rng, found)
+                        _note(f"repeat {repeat + 1} of {rounds.starts * len(parts) * rounds.repeats} done")
+                staying = {name: process for name, process in staying.items() if name in processes}
     return found
 
 
@@ -108,7 +113,7 @@ def _start(
 ) -> dict[str, Process]:
     """The processes of the contenders that start, warmed up; they end with ``stack``."""
     processes, seconds = dict[str, Process](), 0.0
-    for name in names:
+    for name in (name for name in names if name not in found.failures):
         _note(f"starting {name}")
         try:
             processes[name] = stack.enter_context(Process(name, setup))

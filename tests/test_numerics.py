@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError, RequestError, ToyModel
-from specdec.backends import hf as hf_module
+from specdec.backends import supported_passes
 from specdec.masks.exact import kernel as exact
 from specdec.record import StepRecord
 from specdec.runtime.probes import examination
@@ -75,7 +75,7 @@ def test_prompts_in_chunks_and_prompts_that_are_reused_have_the_same_bits() -> N
     model = made("llama", torch.float32)
     expected = watched(Generator(model, proposer="autoregressive"), PROMPTS[0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hf_module, "PREFILL_CHUNK", 8)
+        patch.setattr(supported_passes, "PREFILL_CHUNK", 8)
         text, scores = watched(Generator(model, proposer="lookahead:N=4,W=5,G=5"), PROMPTS[0])
     assert text == expected[0]
     assert all(map(torch.equal, scores, expected[1]))

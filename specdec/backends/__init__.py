@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specdec.backends.output import Output as Output
     from specdec.backends.output import OutputRow as OutputRow
     from specdec.backends.process_group import GroupBackend as GroupBackend
+    from specdec.backends.recorded.backend import RecordedBackend as RecordedBackend
     from specdec.backends.static import StaticBackend as StaticBackend
     from specdec.backends.toy import TokenDistribution as TokenDistribution
     from specdec.backends.toy import ToyBackend as ToyBackend
@@ -26,6 +27,7 @@ else:
             "hf": ("HFBackend",),
             "output": ("Output", "OutputRow"),
             "process_group": ("GroupBackend",),
+            "recorded.backend": ("RecordedBackend",),
             "static": ("StaticBackend",),
             "toy": ("TokenDistribution", "ToyBackend", "ToyModel"),
         },

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from specdec.backends.hidden_states import stacked
+from specdec.backends.inputs import Inputs
 from specdec.backends.output import Output
-from specdec.backends.recording import Inputs
 from specdec.backends.states.row_tokens import Chain, RowTokens
 from specdec.layout import Layout, Shapes, Window
 from specdec.models.architecture import STATES

@@ -4,7 +4,6 @@ import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,56 +14,22 @@ from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examinati
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
 from specdec.backends.hidden_states import HiddenStates, stacked
+from specdec.backends.inputs import Inputs, Outputs
 from specdec.backends.output import Output
-from specdec.backends.recording import Inputs
-from specdec.backends.replay import Replay
 from specdec.backends.states.state_cache_choice import state_cache_of
 from specdec.backends.states.state_costs import StateCosts
+from specdec.backends.supported_passes import SupportedPasses, assumed_passes
 from specdec.backends.wide_passes import WidePasses
 from specdec.costs import CostModel, Costs
 from specdec.errors import ModelError
-from specdec.layout import Compiler, Layout, Shapes
+from specdec.layout import Compiler, Layout
 from specdec.machine.forks import ONE_THREAD, refuse_fork
-from specdec.models.architecture import READS_BEGINNINGS_ONLY, cache_argument, name_of, shapes_of, state_kinds
+from specdec.models.architecture import cache_argument, name_of, state_kinds
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
 from specdec.models.weights.layers import is_sharded
-
-PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
-WHOLE = 1 << 30  # a chunk that no prompt fills
-
-# Known cases that the self-test misses: windows by slot longer than its text, and slot biases hidden by rounding in
-# deep models.
-_CHAINS_ONLY = {
-    "gpt_neo": "its local attention goes by cache slot, not by position",
-    "mpt": "its attention's bias goes by cache slot, not by position",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SupportedPasses:
-    """The passes that a transformers model supports.
-
-    Attributes:
-        shapes: say whether trees, chains or no drafts are supported.
-        reason: why the model supports chains only, or no drafts, or "".
-        reads_rows_alone: each row has a pass of its own; for models with states.
-    """
-
-    shapes: Shapes
-    reason: str = ""
-    reads_rows_alone: bool = False
-
-    def by_chains(self, why: str) -> Self:
-        """Return these passes without trees."""
-        return replace(self, shapes=replace(self.shapes, takes_trees=False), reason=why)
-
-    def by_single_tokens(self, why: str) -> Self:
-        """Return these passes without drafts: one token per pass, except for the beginning of a text."""
-        shapes = replace(self.shapes, takes_drafts=False, chunk=WHOLE)
-        return replace(self, shapes=shapes, reason=f"{self.reason}, and {why}")
 
 
 class HFBackend(Backend):
@@ -104,7 +69,6 @@ class HFBackend(Backend):
         self._first, self._kept = 0, range(0)  # row of the last pass, and those that were committed last
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
-        self._replay = Replay(model)
         self._hidden_states = HiddenStates(model)
         self._has_fused_attention = grouped_attention.is_for(config) and not why_fixed(model)
         grouped_attention.register()
@@ -112,7 +76,6 @@ class HFBackend(Backend):
 
     def close(self) -> None:
         self._cache = self._make_cache(self._config.num_hidden_layers)
-        self._replay = Replay(self.model)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         if not state_kinds(self._config):
@@ -122,13 +85,7 @@ class HFBackend(Backend):
     @classmethod
     def assumed_passes(cls, model: PreTrainedModel) -> SupportedPasses:
         """Return the passes that a model supports as far as is known without running it."""
-        config = model.config.get_text_config()
-        passes = SupportedPasses(replace(shapes_of(model, cls.widths, cls.keeps_states), chunk=PREFILL_CHUNK))
-        if kinds := state_kinds(config):
-            passes = passes.by_chains(f"its {' and '.join(kinds)} layers keep a state of one text")
-            why = READS_BEGINNINGS_ONLY.get(config.model_type)
-            return passes.by_single_tokens(why) if why else passes
-        return passes.by_chains(_CHAINS_ONLY[config.model_type]) if config.model_type in _CHAINS_ONLY else passes
+        return assumed_passes(model, cls.widths, cls.keeps_states)
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -148,11 +105,6 @@ class HFBackend(Backend):
         return cls(model, compiler)
 
     def refresh(self) -> None:
-        self._refuse_fork()
-        with lock_of(self.model):
-            self._replay.refresh()
-
-    def _refuse_fork(self) -> None:
         if torch.get_num_threads() > 1:
             refuse_fork(self._process, ONE_THREAD)
 
@@ -183,21 +135,13 @@ class HFBackend(Backend):
             logits, *states = self._outputs(inputs, max(layout.lengths), layout.hidden)
         return Output(logits[:, : len(columns)], columns, stacked(states), layout.hidden)
 
-    def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        """Return the logits of a pass, ``(rows, columns, vocab)``, and the hidden states of each layer."""
-        masks, mask = inputs.masks, mask_argument(inputs.masks)
+    def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> Outputs:
+        """Return the logits of a pass, ``(rows, columns, vocab)``, and the hidden states of each layer.
 
-        def forward() -> tuple[torch.Tensor, ...]:
-            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layers)
-
-        if layers and not self._hidden_states.is_able:
-            self.is_warm = True
-            return forward()
-        kind = self._config._attn_implementation, tuple(masks), layers
-        with without_gradients(self._is_inference):
-            outputs = self._replay.outputs(forward, kind, inputs, self._cache.layers, length)
-        self.is_warm = self._replay.is_warm
-        return outputs
+        Args:
+            length: the longest row's committed tokens.
+        """
+        return self._run(inputs.input_ids, inputs.positions, mask_argument(inputs.masks), inputs.columns, layers)
 
     def _pass_over_chains(self, layout: Layout) -> Output:
         """Run chains, in as many passes as the cache wants."""
@@ -209,7 +153,6 @@ class HFBackend(Backend):
                 with self._attention(bool(inputs.masks)), self._cache.pass_context():
                     logits, *states = self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layout.hidden)
                 passes.add(parts, logits, states)
-        self.is_warm = True
         return passes.output()
 
     def _run(
@@ -219,7 +162,7 @@ class HFBackend(Backend):
         mask: Any,
         columns: torch.Tensor | None,
         layers: Sequence[int] = (),
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> Outputs:
         """Return the model's logits, ``(rows, columns, vocab)``, and each layer's states, ``(rows, width, size)``.
 
         ``columns=None`` means all.

@@ -16,18 +16,18 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.cache import SPARE_SLOTS, RaggedCache, RaggedLayer
-from specdec.backends.hf import HFBackend, SupportedPasses
+from specdec.backends.hf import HFBackend
 from specdec.backends.hidden_states import stacked
+from specdec.backends.inputs import Outputs
 from specdec.backends.output import Output
 from specdec.backends.placement import Placement
-from specdec.backends.recording import Outputs
-from specdec.backends.replay import are_hooked
+from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, FixedMask, Layout
 from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
 from specdec.models.gradients import without_gradients
 from specdec.models.notes import lock_of
-from specdec.models.structure import are_same, facts_of
+from specdec.models.structure import are_hooked, are_same, facts_of
 
 
 class StaticLayer(RaggedLayer):
@@ -147,7 +147,7 @@ class StaticBackend(HFBackend):
 
         Replays would skip hooks and replaced forwards: models with any aren't captured.
         """
-        self._refuse_fork()
+        super().refresh()
         modules = list(self.model.modules())
         weights = chain(self.model.parameters(), self.model.buffers())
         with lock_of(self.model):  # passes switch the configured attention

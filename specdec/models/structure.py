@@ -11,12 +11,14 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import torch
+from torch.nn.modules import module as modules_of_torch
 
 _SIMPLE = bool, int, float, complex, str, bytes, torch.device, torch.dtype, type(None)
 _CODE = FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, partial
 _UNPATCHED = "torch.", "builtins", "abc", "typing"
 _OF_TORCH = set(vars(torch.nn.Module())) - {"training"}
 _DEEPEST = 3  # nesting depth up to which containers are read
+_CAPTURING = "transformers.utils.output_capturing"
 _PRIVATE = "_specdec"  # prefix of specdec's own attributes
 # Parameters, buffers and modules are read separately, and no forward reads generation settings.
 _NAMED_APART = {"_parameters", "_buffers", "_modules", "generation_config"}
@@ -86,3 +88,20 @@ def described(fact: object) -> str:
     name = getattr(fact, "__qualname__", "")
     kind = type(fact)
     return f"{getattr(fact, '__module__', '')}.{name}" if name else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def are_hooked(modules: Sequence[torch.nn.Module]) -> bool:
+    """Return True if a call of any module runs a hook or a replaced forward."""
+    is_global = bool(modules_of_torch._global_forward_hooks or modules_of_torch._global_forward_pre_hooks)
+    return is_global or any(map(_is_hooked, modules))
+
+
+def _is_hooked(module: torch.nn.Module) -> bool:
+    # transformers' own hooks, left by a call with output_hidden_states, do nothing in other calls.
+    hooks = (getattr(hook, "__module__", "") for hook in module._forward_hooks.values())
+    return bool(
+        not all(hook == _CAPTURING for hook in hooks)
+        or module._forward_pre_hooks
+        or "forward" in vars(module)
+        or module._compiled_call_impl is not None
+    )

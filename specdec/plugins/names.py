@@ -47,7 +47,7 @@ BUILT_INS = {
     },
     "backends": {  # for models on GPUs "static" is tried first
         "static": "specdec.backends.static:StaticBackend",
-        "hf": "specdec.backends.hf:HFBackend",
+        "hf": "specdec.backends.recorded.backend:RecordedBackend",
         "toy": "specdec.backends.toy:ToyBackend",
     },
 }

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import DraftTree, Generator, ModelError
-from specdec.backends import replay as replay_module
-from specdec.backends.hf import HFBackend
+from specdec.backends.recorded import replay as replay_module
+from specdec.backends.recorded.backend import RecordedBackend
 from specdec.backends.static import StaticBackend
 from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
@@ -40,7 +40,7 @@ FAMILIES = [
 CHAINS = ["bloom"]
 
 
-def target_of(model: PreTrainedModel, compiler: Any = None, backend: type[HFBackend] = HFBackend) -> Target:
+def target_of(model: PreTrainedModel, compiler: Any = None, backend: type[RecordedBackend] = RecordedBackend) -> Target:
     compiler = DenseCompiler() if compiler is None else compiler
     return examined_target(backend.load(model, compiler))
 
@@ -131,7 +131,7 @@ def test_recorded_passes_with_states_have_the_bits_of_logits_without(
             output = target.forward(planned).rows[row]
             target.keep(planned, {row: [ROOT]})
             logits.append(output.output.logits)
-        assert isinstance(target.backend, HFBackend)
+        assert isinstance(target.backend, RecordedBackend)
         kinds = [kind for kind in target.backend._replay._kinds.values() if kind.num_uses > 8]
         assert kinds
         assert all(kind.program is not None and not kind.fault for kind in kinds)
@@ -146,7 +146,7 @@ def test_passes_with_other_states_have_programs_of_their_own() -> None:
         planned = target.compile({row: drafted(40, True)}, hidden=layers)
         assert target.forward(planned).rows[row].output.layers == layers
         target.keep(planned, {row: [ROOT]})
-    assert isinstance(target.backend, HFBackend)
+    assert isinstance(target.backend, RecordedBackend)
     kinds = {key[0][2]: kind for key, kind in target.backend._replay._kinds.items() if kind.num_uses >= 7}  # type: ignore[index]
     assert kinds.keys() == {LAYERS, (), (1,)}
     assert all(kind.program is not None and not kind.fault for kind in kinds.values())
@@ -158,7 +158,7 @@ def test_a_call_for_all_hidden_states_doesnt_end_recording() -> None:
     model(torch.tensor([[1, 2]]), output_hidden_states=True)
     target = target_of(model)
     opened(target, [[5, 9, 2, 7]])
-    assert isinstance(target.backend, HFBackend)
+    assert isinstance(target.backend, RecordedBackend)
     assert target.backend._replay._is_able
     model.model.layers[0].register_forward_hook(lambda *_: None)
     opened(target, [[5, 9, 2, 7]])
@@ -168,7 +168,7 @@ def test_a_call_for_all_hidden_states_doesnt_end_recording() -> None:
 def test_a_model_without_a_single_list_of_layers_gives_its_own_states() -> None:
     model = families.make(*families.TREES["llama"])
     target = target_of(model)
-    assert isinstance(target.backend, HFBackend)
+    assert isinstance(target.backend, RecordedBackend)
     target.backend._hidden_states.is_able = False
     (row,) = opened(target, [[5, 9, 2]])
     found = target.forward(target.compile({row: DraftTree(4)}, hidden=LAYERS)).rows[row].hidden([ROOT], LAYERS)

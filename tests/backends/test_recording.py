@@ -11,10 +11,10 @@ from torch import nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from specdec import DraftTree, Generator
-from specdec.backends import replay as replay_module
 from specdec.backends.cache import RaggedCache
-from specdec.backends.hf import HFBackend
-from specdec.backends.replay import Replay
+from specdec.backends.recorded import replay as replay_module
+from specdec.backends.recorded.backend import RecordedBackend
+from specdec.backends.recorded.replay import Replay
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.models.notes import notes_of
@@ -32,7 +32,7 @@ RECORDED = sorted(families.TREES.keys() - UNRECORDED)
 
 def replay_of(target: Target) -> Replay:
     backend = target.backend
-    assert isinstance(backend, HFBackend)
+    assert isinstance(backend, RecordedBackend)
     return backend._replay
 
 
@@ -41,7 +41,7 @@ def kinds(replay: Replay) -> list[Any]:
 
 
 def target_of(model: PreTrainedModel, compiler: Any) -> Target:
-    return examined_target(HFBackend.load(model, compiler))
+    return examined_target(RecordedBackend.load(model, compiler))
 
 
 def tree(width: int) -> DraftTree:

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import DraftModelProposer, Generator, ModelError, custom_generate
-from specdec.backends import hf, wide_passes
+from specdec.backends import supported_passes, wide_passes
 from specdec.backends.hf import HFBackend
 from specdec.backends.states.state_cache_choice import RecurrentGemmaStates
 from specdec.backends.states.stateful_cache import StatefulCache
@@ -224,7 +224,7 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts() ->
 
 @pytest.mark.parametrize("name", SCANS)
 def test_the_self_test_finds_scans_that_start_empty(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf, "READS_BEGINNINGS_ONLY", {})
+    monkeypatch.setattr(supported_passes, "READS_BEGINNINGS_ONLY", {})
     model = families.make(*{**families.STATES, **families.MORE_STATES}[name])
     generator, prompt = Generator(model, proposer="prompt_lookup"), texts(1)[0]
     assert not generator.shapes.takes_drafts

@@ -96,6 +96,14 @@ def test_a_contender_that_ends_is_reported_and_the_others_go_on(setup):
     ]
 
 
+def test_each_start_takes_the_contenders_in_the_opposite_order(setup, capsys):
+    rounds = Rounds(3, repeats=2, warm_up=0, starts=2)
+    found = measure(["transformers", "specdec", "vllm"], setup, [[5]], rounds)
+    started = [line.split()[1] for line in capsys.readouterr().err.splitlines() if line.startswith("starting ")]
+    assert started == ["transformers", "specdec", "vllm", "specdec", "transformers"]  # vllm has failed
+    assert [run.repeat for run in found.runs if run.contender == "specdec"] == [0, 1, 2, 3]
+
+
 def test_contenders_that_dont_fit_together_are_measured_in_groups_after_the_same_warm_up(setup):
     names, rounds = ["transformers", "specdec", "openvino", "llamacpp"], Rounds(3, repeats=2, warm_up=1.5, at_once=3)
     found = measure(names, setup, [[5], [6]], rounds, references=["transformers"])

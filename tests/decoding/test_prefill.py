@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec import Drafter, DraftTree, Feedback, Generator, Nodes, PluginError, Request, ToyModel, What
-from specdec.backends import hf as hf_module
+from specdec.backends import supported_passes
 from specdec.record import StepRecord
 from specdec.strategies.base import Engine
 from specdec.strategies.signals import Answers, Hidden, Signal, TopLogits
@@ -39,7 +39,7 @@ def test_in_exact_numerics_a_chunk_in_the_pass_of_others_changes_no_bit(
     family: str, dtype: torch.dtype, proposer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks are cut at positions of the text, so a prompt's keys and values don't depend on who shares its pass."""
-    monkeypatch.setattr(hf_module, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(supported_passes, "PREFILL_CHUNK", 8)
     model = families.make(*families.TREES[family]).to(dtype)
     plain, alone = Generator(model, proposer="autoregressive", numerics="exact"), list[Any]()
     for prompt in PROMPTS:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
-from specdec.backends import hf as hf_module
+from specdec.backends import supported_passes
 from specdec.backends.hf import HFBackend
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.scheduler import Scheduler
@@ -193,7 +193,7 @@ def toy() -> Rig:
 @pytest.fixture(scope="module")
 def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(hf_module, "PREFILL_CHUNK", 8)
+        patched.setattr(supported_passes, "PREFILL_CHUNK", 8)
         chain, tree = "draft_model:layers=1,num_tokens=3", "draft_model:layers=1,num_tokens=3,width=2"
         yield Rig(built_in[0], ["match"], {"draft_model": chain, "draft_tree": tree})
 

@@ -62,7 +62,7 @@ def test_every_registered_backend_is_tested_here() -> None:
 @pytest.fixture(scope="module", params=MAKERS)
 def driven(request: pytest.FixtureRequest) -> tuple[Backend, Plain]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.backends.hf.PREFILL_CHUNK", 8)  # so that short prompts come in several
+        patch.setattr("specdec.backends.supported_passes.PREFILL_CHUNK", 8)  # so that short prompts come in several
         backend, plain = MAKERS[request.param]()
     backend.shapes = replace(backend.shapes, chunk=8)
     return backend, plain

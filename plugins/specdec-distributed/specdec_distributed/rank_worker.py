@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from specdec.backends import Backend, Examination, Held, HFBackend, Output
+from specdec.backends import Backend, Examination, Held, Output, RecordedBackend
 from specdec.layout import Compiler, Layout
 from specdec.tree import ROOT, DraftTree
 from specdec_distributed.ranks import Ranks
@@ -26,7 +26,7 @@ _FEWEST_SHARED = 8  # nodes; dividing a smaller tree takes longer than forwardin
 _MOST_ALONE = 32  # nodes of an undivided pass that rank 0 forwards alone, since their keys are quick to send
 
 
-class RankBackend(HFBackend):
+class RankBackend(RecordedBackend):
     """A rank's own model, examined by all ranks at the same time."""
 
     is_alone: ClassVar[bool] = False

@@ -33,7 +33,7 @@ def test_it_keeps_the_contract(least_prefix: int) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_its_logits_are_those_of_dense_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.backends.hf.PREFILL_CHUNK", 8)  # so that prompts come in several
+    monkeypatch.setattr("specdec.backends.supported_passes.PREFILL_CHUNK", 8)  # so that prompts come in several
     model, rng, dense = families.make(*FAMILIES[name]), np.random.default_rng(5), DenseCompiler()
     split = SplitCompiler(least_prefix=int(rng.integers(1, 12)))
     loaded = [examined(HFBackend.load(model, dense)), examined(HFBackend.load(model, split))]

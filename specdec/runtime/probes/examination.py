@@ -11,7 +11,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Deviation, Examination
-from specdec.backends.hf import HFBackend, SupportedPasses
+from specdec.backends.hf import HFBackend
+from specdec.backends.supported_passes import SupportedPasses
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler

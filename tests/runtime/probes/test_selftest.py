@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends import hf
+from specdec.backends import supported_passes
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
@@ -79,7 +79,7 @@ def test_a_model_that_is_not_causal_is_refused() -> None:
 def test_a_bias_by_slots_refuses_trees_and_takes_chains(
     layers: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hf, "_CHAINS_ONLY", {})
+    monkeypatch.setattr(supported_passes, "_CHAINS_ONLY", {})
     backend = examined(HFBackend.load(families.deep("mpt", layers).to(dtype), DenseCompiler()))
     assert not backend.shapes.takes_trees
     assert "of the logits' spread; allowed" in backend.examination.reason

@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch.nn.modules import module as modules_of_torch
 
 from specdec.backends.cache import RaggedLayer
-from specdec.backends.recorded_program import Program, is_telling, joined
-from specdec.backends.recording import Inputs, Outputs, Recording, record
+from specdec.backends.inputs import Inputs, Outputs
+from specdec.backends.recorded.program import Program, is_telling, joined
+from specdec.backends.recorded.recording import Recording, record
 from specdec.errors import in_one_line
-from specdec.models.structure import are_same, facts_of
+from specdec.models.structure import are_hooked, are_same, facts_of
 from specdec.models.weights.layers import is_quantised
 
 # Passes of a kind before it is recorded, which takes as long as about twenty passes: with one row; with several rows,
@@ -21,7 +21,6 @@ _MOST_NODES = 128  # of all rows; in larger passes arithmetic dominates, and rec
 _MOST_BYTES = 2**32  # of weights; in larger models Python's time doesn't matter
 _MOST_KINDS = 32
 _PERIOD = 8  # of numbers of rows and nodes
-_CAPTURING = "transformers.utils.output_capturing"
 
 Forward = Callable[[], Outputs]
 
@@ -180,20 +179,3 @@ def _are_equal(output: torch.Tensor, own: torch.Tensor) -> bool:
     """Return True if all bits are the same; NaN equals NaN."""
     is_alike = (output.shape, output.dtype) == (own.shape, own.dtype)
     return is_alike and torch.allclose(output, own, rtol=0.0, atol=0.0, equal_nan=True)
-
-
-def are_hooked(modules: Sequence[torch.nn.Module]) -> bool:
-    """Return True if a call of any module runs a hook or a replaced forward."""
-    is_global = bool(modules_of_torch._global_forward_hooks or modules_of_torch._global_forward_pre_hooks)
-    return is_global or any(map(_is_hooked, modules))
-
-
-def _is_hooked(module: torch.nn.Module) -> bool:
-    # transformers' own hooks, left by a call with output_hidden_states, do nothing in other calls.
-    hooks = (getattr(hook, "__module__", "") for hook in module._forward_hooks.values())
-    return bool(
-        not all(hook == _CAPTURING for hook in hooks)
-        or module._forward_pre_hooks
-        or "forward" in vars(module)
-        or module._compiled_call_impl is not None
-    )

@@ -5,10 +5,10 @@ differ only in their tensors and the number of nodes, so they are recorded with 
 compiled to one straight-line function. The arithmetic is the same, and so are the bits.
 
 A pass can't be recorded if a number is read from a tensor, if a tensor's shape depends on numbers, or if anything
-except attention reads the cache or a mask. ``recorded_program.py`` makes a program of two recordings.
+except attention reads the cache or a mask. ``program.py`` makes a program of two recordings.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec.backends.cache import RaggedLayer
+from specdec.backends.inputs import Inputs, Outputs
 from specdec.models.leaf_call import is_leaf_call
 from specdec.models.weights.tensor import PackedWeight
 
@@ -30,28 +31,6 @@ _SHAPED_BY_NUMBERS |= {"one_hot", "tensor_split"}
 
 class _CantRecordError(Exception):
     """Raised if the pass can't be recorded; the message is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The tensors that a pass reads: ids and positions, (rows, width), masks by name, and the columns wanted."""
-
-    input_ids: torch.Tensor
-    positions: torch.Tensor
-    masks: Mapping[str, torch.Tensor]
-    columns: torch.Tensor | None
-
-    def kind(self) -> tuple[object, ...]:
-        """Return what a program is specific to: one row or several, one node or several, and which masks are shared."""
-        rows, width = self.input_ids.shape
-        masks = [id(mask) for mask in self.masks.values()]
-        return rows == 1, width == 1, tuple(map(masks.index, masks))
-
-    def named(self) -> dict[str, torch.Tensor]:
-        """Return the tensors by their names in a program."""
-        columns = {} if self.columns is None else {"columns": self.columns}
-        masks = {f"mask_{index}": mask for index, mask in enumerate(self.masks.values())}
-        return {"input_ids": self.input_ids, "positions": self.positions, **columns, **masks}
 
 
 @dataclass(slots=True)
@@ -75,9 +54,6 @@ class Recording:
     constants: list[Any] = field(default_factory=list)
     returned: tuple[str, ...] = ()
     fault: str = ""
-
-
-Outputs = tuple[torch.Tensor, ...]
 
 
 def record(

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from specdec.backends.cache import RaggedLayer
-from specdec.backends.recording import Inputs, Outputs, Recording
+from specdec.backends.inputs import Inputs, Outputs
+from specdec.backends.recorded.recording import Recording
 
 _BY_VALUE = float, complex, str, torch.device, MethodType, MethodWrapperType
 Run = Callable[..., Outputs]
