@@ -686,7 +686,7 @@ MUTATIONS = (
     Mutation(
         "weights packed in another way while a generator uses them",
         "specdec/runtime/lease.py",
-        (("        if has_others:\n", "        if not has_others:\n"),),
+        (("        if self._has_others(model):\n", "        if not self._has_others(model):\n"),),
         ("tests/runtime/test_lease.py::test_two_generators_that_contradict_each_other",),
     ),
     Mutation(

@@ -1,5 +1,6 @@
 """The lease of a model's weights: all generators of a model share one packing, which the last release undoes."""
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,7 +106,8 @@ class WeightsLease:
         has_others = self._has_others(model)
         if _is_served_by(self._requested, packing.weights):
             return self._hold(model, packing) if has_others or packing.weights.kernel else None
-        if has_others:
+        gc.collect()  # a generator that was dropped, not closed, may be in a cycle
+        if self._has_others(model):
             raise RequestError(
                 f"weights={self._requested!r} is unavailable while another generator of this model has them "
                 f"{packing.weights}: close() that one, or give each a model of its own"

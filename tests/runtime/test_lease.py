@@ -135,6 +135,13 @@ def test_two_generators_that_contradict_each_other(model: PreTrainedModel, first
         assert bool(Generator(model, weights=second).weights.kernel) == (second == "packed")
 
 
+def test_a_generator_that_was_dropped_in_a_cycle_holds_nothing(model: PreTrainedModel) -> None:
+    box: list[object] = [Generator(model, weights="packed")]
+    box.append(box)
+    del box
+    assert not Generator(model, weights="stock").weights.kernel
+
+
 def test_a_layout_that_another_generator_shares_meanwhile_stays(model: PreTrainedModel) -> None:
     first, second = (WeightsLease("packed", {"onednn": OneDNNKernel()}) for _ in range(2))
     layouts = first.layouts(model, {})

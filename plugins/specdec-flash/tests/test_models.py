@@ -83,5 +83,5 @@ def test_one_mistake_in_its_masks_is_found(family: str) -> None:
 
 
 def test_a_backend_with_static_shapes_refuses_it() -> None:
-    with pytest.raises(ModelError, match=r"takes dense masks: leave out mask=, or use backend='hf'"):
+    with pytest.raises(ModelError, match=r"takes dense masks and masks of fixed shape"):
         Generator(families.make(*families.TREES["llama"]), backend="static", mask="split")

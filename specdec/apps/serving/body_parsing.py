@@ -4,17 +4,14 @@ Time and memory depend on the number of values rather than bytes: Python's JSON 
 seconds on 900,000 lists of one number. So values are counted before parsing.
 """
 
-import asyncio
 import json
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from specdec.apps.serving.errors import ApiError, of_validation
 from specdec.apps.serving.neutral_fields import CHAT_FIELDS, COMPLETION_FIELDS, without_neutral_fields
-from specdec.apps.serving.requests import RequestParser
 from specdec.apps.serving.schemas import ChatBody, CompletionBody
 
 Body = TypeVar("Body", ChatBody, CompletionBody)
@@ -96,31 +93,3 @@ def _num_containers(content: bytes) -> int:
 def _check_at_most(number: int, most: int, what: str) -> None:
     if number > most:
         raise ApiError(400, f"The body has {number} {what}, and {most} are allowed.", code="too_many_values")
-
-
-_LARGE = 32 << 10  # bytes of the largest small body, whose text takes about 50 ms to encode
-
-Value = TypeVar("Value")
-
-
-class BodyThreads:
-    """Two threads besides the event loop, one for small bodies and one for large ones.
-
-    Args:
-        small, large: each thread's own parser.
-    """
-
-    def __init__(self, small: RequestParser, large: RequestParser) -> None:
-        self._threads = [
-            (parser, ThreadPoolExecutor(1, f"specdec-{name}")) for name, parser in (("small", small), ("large", large))
-        ]
-
-    def run(self, num_bytes: int, work: Callable[[RequestParser], Value]) -> asyncio.Future[Value]:
-        """Run work in the thread for a body of ``num_bytes``; called on the event loop."""
-        parser, executor = self._threads[num_bytes > _LARGE]
-        return asyncio.wrap_future(executor.submit(work, parser))
-
-    def close(self) -> None:
-        """End both threads after their current work."""
-        for _, executor in self._threads:
-            executor.shutdown(cancel_futures=True)

@@ -15,7 +15,8 @@ from starlette.responses import Response
 import specdec
 from specdec.apps.serving.admission import Admission, Leave
 from specdec.apps.serving.answer_constraints import AnswerPlan
-from specdec.apps.serving.body_parsing import BodyThreads, check_content_type, parse
+from specdec.apps.serving.body_parsing import check_content_type, parse
+from specdec.apps.serving.body_threads import BodyThreads
 from specdec.apps.serving.compilation import ConstraintCompiler
 from specdec.apps.serving.engine import ServingEngine
 from specdec.apps.serving.errors import ApiError
