@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from specdec.errors import RequestError
 from specdec.generator import Generator
 
 _WHERE = "_specdec_generators"
@@ -28,7 +29,12 @@ def kept_generator(model: Any, key: Hashable, make: Callable[[], Generator]) -> 
     kept: _Kept = vars(model).setdefault(_WHERE, _Kept())
     with kept.lock:
         if key not in kept.generators:
-            kept.generators[key] = make()
+            try:
+                kept.generators[key] = make()
+            except RequestError:  # the others may hold the weights in another form
+                while kept.generators:
+                    kept.generators.popitem()[1].close()
+                kept.generators[key] = make()
         kept.generators.move_to_end(key)
         while len(kept.generators) > _MOST:
             kept.generators.popitem(last=False)[1].close()

@@ -8,6 +8,7 @@ from typer.main import get_command
 
 from specdec import Generator, ModelError, demo
 from specdec.apps import cli
+from specdec.apps.in_transformers.generator_cache import release
 from specdec.errors import HubUnreachableError
 from specdec.runtime import backend_choice
 from tests.apps.cli.test_options import COMMANDS
@@ -68,7 +69,9 @@ def test_pictures_are_of_the_model_as_it_was_asked_for(run: Any, monkeypatch: py
 
     def load(**given: str) -> tuple[Any, Any]:
         asked.append(given)
-        return built_in_model.built_in()  # other tests' generators may hold packed weights of the shared one
+        model, tokenizer = built_in_model.built_in()
+        release(model)  # other tests' generators may hold packed weights
+        return model, tokenizer
 
     monkeypatch.setattr(demo, "load", load)
     made: list[Any] = []

@@ -446,6 +446,19 @@ def test_release_gives_the_model_back() -> None:
     assert type(layer.weight) is plain
 
 
+def test_calls_with_other_weights_take_turns() -> None:
+    model = families.make(
+        "LlamaConfig", {**families.SMALL, "hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    )
+    layer = model.get_submodule("model.layers.0.mlp.up_proj")
+    plain, kinds = type(layer.weight), list[bool]()
+    for weights in ("packed", "stock", "packed"):
+        own = specdec.custom_generate("prompt_lookup", numerics="fast", weights=weights)
+        model.generate(**batch(1), max_new_tokens=4, do_sample=False, pad_token_id=0, custom_generate=own)
+        kinds.append(type(layer.weight) is plain)
+    assert kinds == [False, True, False]
+
+
 def test_a_pipeline_takes_it() -> None:
     tokenizer = trained()
     model = families.make("LlamaConfig", {**families.SMALL, "vocab_size": len(tokenizer)})

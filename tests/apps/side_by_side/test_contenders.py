@@ -8,6 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from specdec import Generator
+from specdec.apps.in_transformers.generator_cache import release
 from specdec.apps.side_by_side import contenders
 from specdec.apps.side_by_side.contenders import Contender, SpecdecContender, Stopwatch, TransformersContender
 from specdec.apps.side_by_side.questions import QUESTIONS, WARM_UP, Question, built_in_questions
@@ -20,6 +21,7 @@ NUM_TOKENS = 12
 @pytest.fixture(name="sides")
 def _sides(built_in: tuple[Any, Any]) -> Iterator[list[Contender]]:
     model, tokenizer = built_in
+    release(model)  # other files' generators
     own = model.generation_config
     yield [TransformersContender(model), SpecdecContender(Generator(model, tokenizer, weights="stock"))]
     model.generation_config = own
