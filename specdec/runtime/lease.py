@@ -110,8 +110,8 @@ class WeightsLease:
         if self._has_others(model):
             raise RequestError(
                 f"weights={self._requested!r} is unavailable while another generator of this model has them "
-                f"{packing.weights}: close() that one (custom_generate's by specdec.in_transformers.release(model)), or "
-                "give each a model of its own"
+                f"{packing.weights}: close() that one (custom_generate's by specdec.in_transformers.release(model)) "
+                "or give each a model of its own"
             )
         return None
 
