@@ -12,3 +12,8 @@ _load = demo.load  # tests replace the attribute
 def built_in() -> tuple[Any, Any]:
     """The built-in model in float32 and its tokenizer."""
     return _load()
+
+
+def own_built_in() -> tuple[Any, Any]:
+    """A built-in model of one's own: another test's generator may hold the weights of the shared one."""
+    return _load()

@@ -8,7 +8,6 @@ from typer.main import get_command
 
 from specdec import Generator, ModelError, demo
 from specdec.apps import cli
-from specdec.apps.in_transformers.generator_cache import release
 from specdec.errors import HubUnreachableError
 from specdec.runtime import backend_choice
 from tests.apps.cli.test_options import COMMANDS
@@ -69,9 +68,7 @@ def test_pictures_are_of_the_model_as_it_was_asked_for(run: Any, monkeypatch: py
 
     def load(**given: str) -> tuple[Any, Any]:
         asked.append(given)
-        model, tokenizer = built_in_model.built_in()
-        release(model)  # other tests' generators may hold packed weights
-        return model, tokenizer
+        return built_in_model.own_built_in()
 
     monkeypatch.setattr(demo, "load", load)
     made: list[Any] = []

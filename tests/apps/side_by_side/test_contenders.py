@@ -1,6 +1,6 @@
 """Both sides decode what plain decoding does, and neither is charged for what is drawn."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,10 +8,10 @@ import torch
 from transformers import GenerationConfig
 
 from specdec import Generator
-from specdec.apps.in_transformers.generator_cache import release
 from specdec.apps.side_by_side import contenders
 from specdec.apps.side_by_side.contenders import Contender, SpecdecContender, Stopwatch, TransformersContender
 from specdec.apps.side_by_side.questions import QUESTIONS, WARM_UP, Question, built_in_questions
+from tests.support.built_in_model import own_built_in
 from tests.support.plain import decode_model
 
 PROMPT = [5, 6, 7, 8]
@@ -19,12 +19,9 @@ NUM_TOKENS = 12
 
 
 @pytest.fixture(name="sides")
-def _sides(built_in: tuple[Any, Any]) -> Iterator[list[Contender]]:
-    model, tokenizer = built_in
-    release(model)  # other files' generators
-    own = model.generation_config
-    yield [TransformersContender(model), SpecdecContender(Generator(model, tokenizer, weights="stock"))]
-    model.generation_config = own
+def _sides() -> list[Contender]:
+    model, tokenizer = own_built_in()
+    return [TransformersContender(model), SpecdecContender(Generator(model, tokenizer, weights="stock"))]
 
 
 def test_both_write_what_plain_decoding_writes_and_show_each_token_once(
@@ -81,12 +78,12 @@ def test_a_stopwatch_leaves_out_pauses_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_models_own_sampling_and_penalties_are_off_on_both_sides(
-    built_in: tuple[Any, Any], sides: list[Contender]
+    built_in: tuple[Any, Any], sides: list[Contender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = built_in
     expected = sides[1].answer(PROMPT, NUM_TOKENS, lambda *_: None).token_ids
     own = GenerationConfig(do_sample=True, temperature=9.0, repetition_penalty=3.0, max_length=7, eos_token_id=0)
-    model.generation_config = own
+    monkeypatch.setattr(model, "generation_config", own)
     torch.manual_seed(0)
     assert TransformersContender(model).answer(PROMPT, NUM_TOKENS, lambda *_: None).token_ids == expected
     assert model.generation_config.eos_token_id == 0
