@@ -175,7 +175,7 @@ class StepCosts(CostModel):
 
     def learn(self, record: StepRecord, is_plain: bool) -> None:
         if self.learns:
-            num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)
+            num_rows = record.num_decoding
             times = self._times[num_rows]
             if is_plain:
                 times.add_plain(record.total_seconds)

@@ -139,6 +139,11 @@ class StepRecord:
         return len(self.outcomes)
 
     @property
+    def num_decoding(self) -> int:
+        """Requests that read no chunk of their prompt, so that they are rows of the next step."""
+        return sum(not outcome.is_chunk for outcome in self.outcomes)
+
+    @property
     def total_seconds(self) -> float:
         """Seconds of all phases."""
         return sum(self.seconds.values())

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends import grouped_attention
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination, Held
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
+from specdec.backends.grouped_attention import NAME as GROUPED
+from specdec.backends.grouped_attention import is_for as is_for_grouped
+from specdec.backends.grouped_attention import register as register_grouped
 from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.inputs import Inputs, Outputs
 from specdec.backends.output import Output
@@ -70,8 +72,8 @@ class HFBackend(Backend):
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._hidden_states = HiddenStates(model)
-        self._has_fused_attention = grouped_attention.is_for(config) and not why_fixed(model)
-        grouped_attention.register()
+        self._has_fused_attention = is_for_grouped(config) and not why_fixed(model)
+        register_grouped()
         compiler.register()
 
     def close(self) -> None:
@@ -190,7 +192,7 @@ class HFBackend(Backend):
             sees_all: the masks are complete, or there is a single node, so the model's own causal mask isn't needed.
         """
         if name is None and sees_all and self._has_fused_attention:
-            name = grouped_attention.NAME
+            name = GROUPED
         attention = nullcontext() if name is None else switched(self._config, name)
         device = self.shapes.device
         with lock_of(self.model), attention, without_cudnn(device), self.compiler.operations(device):

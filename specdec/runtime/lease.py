@@ -106,7 +106,8 @@ class WeightsLease:
         has_others = self._has_others(model)
         if _is_served_by(self._requested, packing.weights):
             return self._hold(model, packing) if has_others or packing.weights.kernel else None
-        gc.collect()  # a generator that was dropped, not closed, may be in a cycle
+        if has_others:
+            gc.collect()  # a generator that was dropped, not closed, may be in a cycle
         if self._has_others(model):
             raise RequestError(
                 f"weights={self._requested!r} is unavailable while another generator of this model has them "

@@ -30,7 +30,7 @@ def indexed(documents: Documents, depth: int = 32) -> Iterator[Index]:
 
 
 def behind(documents: Documents, run: list[int]) -> list[int | None]:
-    """What follows each occurrence of a run, ``BREAK`` where its document ends."""
+    """Return what follows each occurrence of a run, ``BREAK`` where its document ends."""
     return [
         (document[start + len(run)] if start + len(run) < len(document) else BREAK)
         for document in documents

@@ -17,7 +17,7 @@ from specdec.apps.cli.demo import demo
 from specdec.apps.cli.evaluate import compare, report
 from specdec.apps.cli.load import bench_serve
 from specdec.apps.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
-from specdec.apps.cli.plugin_commands import CommandGroup
+from specdec.apps.cli.plugin_commands import ANY_OPTIONS, CommandGroup
 from specdec.apps.cli.plugin_list import plugins
 from specdec.apps.cli.prepare import prepare
 from specdec.apps.cli.ranked_choice import silence_followers
@@ -54,8 +54,7 @@ for command in _COMMANDS:
     app.command()(with_version(command))
 _training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _training.command("head")(with_version(train))
-_any_options = {"ignore_unknown_options": True, "allow_extra_args": True}
-_training.command("consistency", hidden=True, context_settings=_any_options)(refuse_consistency)
+_training.command("consistency", hidden=True, context_settings=ANY_OPTIONS)(refuse_consistency)
 app.add_typer(_training, name="train", help="Train a draft head for a model.")
 
 

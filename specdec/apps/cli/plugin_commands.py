@@ -15,7 +15,7 @@ from specdec.apps.cli.options import before_anything_runs
 from specdec.apps.cli.version_option import with_version
 from specdec.errors import PluginError, in_one_line
 
-_ANY_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
+ANY_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 class CommandGroup(TyperGroup):
@@ -46,14 +46,16 @@ def _entries() -> list[EntryPoint]:
 
 def _command_of(entry: EntryPoint) -> Any:
     """Return a plug-in's command; if it can't be imported, one that says so."""
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     try:
-        command.command(entry.name)(with_version(entry.load()))
-        return typer.main.get_command(command)
+        return _made(entry.name, with_version(entry.load()))
     except Exception as error:  # a third party's code
-        broken = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        broken.command(entry.name, context_settings=_ANY_OPTIONS)(_refusing(entry, error))
-        return typer.main.get_command(broken)
+        return _made(entry.name, _refusing(entry, error), context_settings=ANY_OPTIONS)
+
+
+def _made(name: str, function: Callable[..., None], **settings: Any) -> Any:
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name, **settings)(function)
+    return typer.main.get_command(alone)
 
 
 def _refusing(entry: EntryPoint, error: Exception) -> Callable[[], None]:

@@ -1,5 +1,7 @@
 """A transformers model whose small passes run from recordings: what ``backend="hf"`` is."""
 
+from functools import partial
+
 from transformers import PreTrainedModel
 
 from specdec.backends.hf import HFBackend
@@ -28,9 +30,7 @@ class RecordedBackend(HFBackend):
             self._replay.refresh()
 
     def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> Outputs:
-        def forward() -> Outputs:
-            return HFBackend._outputs(self, inputs, length, layers)
-
+        forward = partial(super()._outputs, inputs, length, layers)
         self.is_warm = True
         if layers and not self._hidden_states.is_able:
             return forward()

@@ -127,7 +127,7 @@ class SpeedupSizer(DraftSizer):
         return [len(growth) - num_excess[growth] for growth in growths]
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome], spent: float = 0.0) -> None:
-        num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)  # chunks are no rows of the next step
+        num_rows = record.num_decoding
         self._num_others = num_rows - len(outcomes)
         is_drafted = any(outcome.tree is not None and len(outcome.tree) > 1 for outcome in outcomes)
         num_tokens = sum(max(1, len(outcome.tokens)) for outcome in outcomes) + self._num_others

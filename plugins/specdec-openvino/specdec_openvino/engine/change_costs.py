@@ -44,9 +44,8 @@ class ChangeCosts(StepCosts):
 
     def learn(self, record: StepRecord, is_plain: bool) -> None:
         filling, seconds = self._filling, record.total_seconds
-        num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)
         is_change = filling.size != filling.size_before
-        is_of_plain = filling.size == filling.padding.size_of_rows(num_rows, 1)
+        is_of_plain = filling.size == filling.padding.size_of_rows(record.num_decoding, 1)
         if self._changed and is_of_plain and not is_change:
             self._seconds.append(max(0.0, self._changed - seconds))
         self._changed = seconds if is_change and is_of_plain else 0.0
