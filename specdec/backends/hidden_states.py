@@ -19,6 +19,7 @@ class HiddenStates:
 
     Attributes:
         is_able: False if the model has no single list of layers; use ``output_hidden_states`` then.
+        holder, layers: the module that contains the layers, and their list.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -31,7 +32,7 @@ class HiddenStates:
             if isinstance(child, torch.nn.ModuleList) and len(child) == depth
         ]
         self.is_able = len(found) == 1
-        self._holder, self._layers = found[0] if self.is_able else (model, torch.nn.ModuleList())
+        self.holder, self.layers = found[0] if self.is_able else (model, torch.nn.ModuleList())
 
     @contextmanager
     def taken(self, layers: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
@@ -43,7 +44,7 @@ class HiddenStates:
             yield states
 
     def _hook(self, layer: int, states: dict[int, torch.Tensor]) -> Any:
-        number = layer % (len(self._layers) + 1)
+        number = layer % (len(self.layers) + 1)
 
         def entering(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             states[layer] = args[0] if args else kwargs["hidden_states"]
@@ -52,8 +53,8 @@ class HiddenStates:
             states[layer] = output if isinstance(output, torch.Tensor) else output[0]
 
         if number == 0:
-            return self._layers[0].register_forward_pre_hook(entering, with_kwargs=True)
-        module = self._holder if number == len(self._layers) else self._layers[number - 1]
+            return self.layers[0].register_forward_pre_hook(entering, with_kwargs=True)
+        module = self.holder if number == len(self.layers) else self.layers[number - 1]
         return module.register_forward_hook(leaving)
 
 

@@ -36,14 +36,25 @@ class StaticLayer(RaggedLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        place = self.reserved(key_states, value_states)
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            buffer[place.rows, :, place.slots] = states.transpose(1, 2)
+        return self.visible(len(key_states))
+
+    def reserved(self, key_states: torch.Tensor, value_states: torch.Tensor) -> "StaticPlacement":
+        """Make room for a pass's keys and values, (rows, heads, width, size), and return where they go."""
         place = self.placement
         assert isinstance(place, StaticPlacement), "a static cache has static placements"
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.reserve(place.num_rows, place.num_slots)
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
-            buffer[place.rows, :, place.slots] = states.transpose(1, 2)
-        rows = slice(None) if place.has_row_numbers else slice(place.first, place.first + len(key_states))
+        return place
+
+    def visible(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values that a pass over ``num_rows`` rows reads."""
+        place = self.placement
+        assert isinstance(place, StaticPlacement), "as above"
+        rows = slice(None) if place.has_row_numbers else slice(place.first, place.first + num_rows)
         return self.keys[rows, :, : place.visible], self.values[rows, :, : place.visible]
 
 

@@ -1,0 +1,196 @@
+"""A decoder layer of transformers, computed by kernels; its parts are read from the layer's own modules.
+
+A layer is known by its attributes, not by its class: 28 of transformers' families have Llama's, and more have one part
+in another form. Whether what was read is the whole of it is seen by the self-test at load, which compares passes with
+the model's own forward.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface
+
+from specdec.backends.fused.parts import Activation, Heads, Matrix, Norm, Slots
+from specdec.backends.fused.reading import LayerReader, NormReader, matrix_of
+from specdec.models.weights.row_independence import PRODUCT, RowFunction
+
+
+class Kernels(Protocol):
+    """The kernels; ``kernels.py`` has those of GPUs, and says what each one computes."""
+
+    def norm(self, x: torch.Tensor, by: Norm, out: torch.Tensor, residual: torch.Tensor | None = None) -> None: ...
+
+    def products(self, x: torch.Tensor, matrices: Sequence[Matrix], out: torch.Tensor) -> None: ...
+
+    def add_product(
+        self, x: torch.Tensor, matrix: Matrix, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
+    ) -> None: ...
+
+    def gated_product(
+        self, x: torch.Tensor, gate: Matrix, up: Matrix, activation: Activation, out: torch.Tensor
+    ) -> None: ...
+
+    def place(
+        self,
+        qkv: torch.Tensor,
+        heads: Heads,
+        angles: tuple[torch.Tensor, torch.Tensor] | None,
+        to: Slots,
+        query: torch.Tensor,
+    ) -> None: ...
+
+
+class FusedNorm(torch.nn.Module):
+    """Computes a model's last norm, in its place."""
+
+    def __init__(self, parts: NormReader, kernels: Kernels) -> None:
+        super().__init__()
+        self._parts, self._kernels = parts, kernels
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        x = hidden_states.flatten(0, -2)
+        normed = torch.empty_like(x)
+        self._kernels.norm(x, self._parts.read(), normed)
+        return normed.view_as(hidden_states)
+
+    def row_functions(self) -> Iterator[tuple[str, RowFunction]]:
+        """Yield the functions of rows that it consists of, which must be independent, with their names."""
+        weight = self._parts.read().weight
+        yield "the last norm", RowFunction(self.forward, len(weight), weight.dtype, weight.device)
+
+
+class FusedHead(torch.nn.Module):
+    """Computes a model's logits, in the place of its head."""
+
+    def __init__(self, head: torch.nn.Module, kernels: Kernels) -> None:
+        super().__init__()
+        self._head, self._kernels = (head,), kernels  # not as a module of its own
+        matrix_of(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_head"][0], name)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return _product(self._kernels, matrix_of(self._head[0]), hidden_states)
+
+    def row_functions(self) -> Iterator[tuple[str, RowFunction]]:
+        """Yield what ``FusedNorm.row_functions`` yields."""
+        yield from _tested(self._kernels, [matrix_of(self._head[0])])
+
+
+class FusedLayer(torch.nn.Module):
+    """Computes a layer in nine kernels, in the place of the layer among the model's layers.
+
+    Args:
+        parts: of the layer, which it reads in each call: weights may be replaced between passes.
+        attention: name of the attention that reads the masks.
+    """
+
+    def __init__(self, parts: LayerReader, kernels: Kernels, attention: str, cache_argument: str) -> None:
+        super().__init__()
+        self._parts, self._kernels, self._cache_argument = parts, kernels, cache_argument
+        self._attend = AttentionInterface._global_mapping[attention]
+
+    def __getattr__(self, name: str) -> Any:
+        """Some models ask a layer for its kind of attention."""
+        return getattr(self.__dict__["_parts"].layer, name)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **others: Any,
+    ) -> torch.Tensor:
+        """Return the layer's output, (rows, width, size); called by transformers' model.
+
+        Args:
+            hidden_states: (rows, width, size).
+            attention_mask: of the compiler whose attention this is.
+            position_embeddings: cosines and sines, (rows, width, rotated part of a head).
+        """
+        parts, kernels, x = self._parts, self._kernels, hidden_states.flatten(0, 1)
+        normed, own, gated = torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x), parts.num_gated)
+        before, after, before_mlp, after_mlp = parts.norms()
+        h = self._normed(x, before, normed)
+        h = self._attended(h, hidden_states.shape[:2], attention_mask, position_embeddings, others)
+        self._added(h, parts.output(), after, x, own)
+        h = self._normed(own, before_mlp, normed)
+        gate, up, down = parts.mlp()
+        kernels.gated_product(h, gate, up, parts.activation, gated)
+        self._added(gated, down, after_mlp, own, own)
+        return own.view_as(hidden_states)
+
+    def row_functions(self) -> Iterator[tuple[str, RowFunction]]:
+        """Yield what ``FusedNorm.row_functions`` yields."""
+        yield from _tested(self._kernels, [*self._parts.inputs(), self._parts.output(), *self._parts.mlp()])
+
+    def _normed(self, x: torch.Tensor, norm: Norm | None, out: torch.Tensor) -> torch.Tensor:
+        if norm is None:
+            return x
+        self._kernels.norm(x, norm, out)
+        return out
+
+    def _added(self, x: torch.Tensor, by: Matrix, norm: Norm | None, residual: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the residual plus a product of ``x``, or plus the product's norm, to ``out``."""
+        if norm is None:
+            self._kernels.add_product(x, by, residual, out, self._parts.residual_factor)
+            return
+        product = torch.empty_like(out)
+        self._kernels.products(x, [by], product)
+        self._kernels.norm(product, norm, out, residual)
+
+    def _attended(
+        self,
+        h: torch.Tensor,
+        shape: Sequence[int],
+        mask: torch.Tensor | None,
+        angles: tuple[torch.Tensor, torch.Tensor] | None,
+        others: Mapping[str, Any],
+    ) -> torch.Tensor:
+        """Return attention before its output product, (nodes, heads * size)."""
+        parts, kernels, heads = self._parts, self._kernels, self._parts.heads()
+        (rows, width), size = shape, heads.size
+        num_queries, num_keys = heads.num_heads * size, heads.num_groups * size
+        qkv, query = h.new_empty(len(h), num_queries + 2 * num_keys), h.new_empty(len(h), num_queries)
+        kernels.products(h, parts.inputs(), qkv)
+        for norm, begin, end in zip(
+            parts.wide_norms(), (0, num_queries), (num_queries, num_queries + num_keys), strict=False
+        ):
+            kernels.norm(qkv[:, begin:end], norm, qkv[:, begin:end])
+        layer = others[self._cache_argument].layers[parts.number]
+        place = layer.reserved(*[qkv.new_empty(1, heads.num_groups, 1, size)] * 2)
+        to = Slots(place.rows, place.slots, layer.keys, layer.values)
+        if angles is not None:
+            cos, sin = (each.expand(rows, width, -1).flatten(0, 1).contiguous() for each in angles)
+            angles = (cos, sin) if parts.is_rotated else None
+        kernels.place(qkv, heads, angles, to, query)
+        attended: torch.Tensor
+        attended, _ = self._attend(
+            self,
+            query.view(rows, width, heads.num_heads, size).transpose(1, 2),
+            *layer.visible(rows),
+            mask,
+            scaling=parts.scaling,
+            softcap=parts.softcap,
+            s_aux=parts.sinks,
+        )
+        return attended.reshape(len(h), num_queries)
+
+
+def _product(kernels: Kernels, matrix: Matrix, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows, (…, inputs), times a matrix: (…, outputs)."""
+    x = rows.flatten(0, -2)
+    out = x.new_empty(len(x), matrix.num_outputs)
+    kernels.products(x, [matrix], out)
+    return out.view(*rows.shape[:-1], -1)
+
+
+def _tested(kernels: Kernels, matrices: Sequence[Matrix]) -> Iterator[tuple[str, RowFunction]]:
+    for matrix in matrices:
+        weight = matrix.weight
+        common = weight.shape[1], weight.dtype, weight.device, weight, matrix.bias
+        name = f"{PRODUCT} {' by '.join(map(str, weight.shape))} matrix"
+        yield name, RowFunction(partial(_product, kernels, matrix), *common)

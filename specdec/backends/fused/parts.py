@@ -1,0 +1,69 @@
+"""What the kernels of a fused layer take: norms, matrices, heads, and where keys and values go."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+
+class Activation(IntEnum):
+    """The activations of gated products."""
+
+    SILU = 0
+    GELU_TANH = 1
+    GELU = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMSNorm.
+
+    Attributes:
+        weight: (size,).
+        offset: is added to the weight: 1 in Gemma's.
+        is_late: numbers are rounded to the model's dtype after they are multiplied by the weight, not before.
+    """
+
+    weight: torch.Tensor
+    eps: float
+    offset: float = 0.0
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A linear layer: weight (outputs, inputs), bias (outputs,)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of attention; norms of single heads, with one epsilon, are computed with the rotation."""
+
+    num_heads: int
+    num_groups: int
+    size: int
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where the keys and values of a pass go.
+
+    Attributes:
+        rows: of the cache, (rows of the pass, 1).
+        slots: (rows of the pass, width).
+        keys, values: (rows of the cache, groups, slots, size).
+    """
+
+    rows: torch.Tensor
+    slots: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
