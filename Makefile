@@ -93,7 +93,7 @@ $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
 $(INSTALLED): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
+	$(PIP) torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(PIP) --editable ".[dev]" $(PLUGINS:%=--editable %)
 	touch $@
 

@@ -3,8 +3,7 @@
 SpecdecError
 ├── RequestError    a prompt or a setting that can't be honoured
 ├── ModelError      a model or tokenizer that isn't supported
-│   ├── HubUnreachableError    the model isn't cached, and the hub can't be reached
-│   └── NoBetterModelError     (specdec.heads.training) no tuned model was better than the original
+│   └── HubUnreachableError    the model isn't cached, and the hub can't be reached
 ├── NumericsError   the model's logits are not numbers
 └── PluginError     a plug-in that is unknown, ambiguous, misconfigured or breaks its contract
 

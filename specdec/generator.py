@@ -282,7 +282,7 @@ class Generator:
         self, request: GenerationRequest, proposer: ProposerChoice, on_step: OnStep, wants_text: bool = False
     ) -> Iterator[Chunk]:
         if any(context is not None and context.owner is not self for context in request.contexts):
-            raise RequestError("a context of another generator was given: each has its own cache")
+            raise RequestError("a context of another generator was given: make one with this generator's context()")
         with self.open_batch() as batch:
             handles = batch.add_request(request, proposer, None, wants_text)
             for index, handle in enumerate(handles):

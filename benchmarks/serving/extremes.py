@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 
 from benchmarks.machine import facts
-from benchmarks.serving.soak import Watched, alone
+from benchmarks.serving.soak import ConnectionMiddleware, alone
 
 _PROMPTS = ["# heapq\ndef merge(", "# shutil", "import os\n\n", "# gzip\ndef open(", "class Parser:", "# zlib\ndef "]
 _OPTIONS = {  # of strategies that need neither a file nor a model
@@ -177,7 +177,7 @@ async def send(client: httpx.AsyncClient, url: str, bodies: list[dict[str, Any]]
     return ended
 
 
-async def measured(streams: Streams, given: argparse.Namespace, watched: Watched) -> dict[str, Any]:
+async def measured(streams: Streams, given: argparse.Namespace, watched: ConnectionMiddleware) -> dict[str, Any]:
     """Put the parts of the load on a server; return the figures of each."""
     rng, url = random.Random(given.seed), streams.url
     extremes, others = ([extreme(rng) for _ in range(given.num)] for _ in range(2))
@@ -219,7 +219,7 @@ def main() -> None:
         assert server.stderr is not None
         lines = iter(server.stderr.readline, "")
         url = next(line for line in lines if "http://" in line)
-        watched = Watched(server.pid)
+        watched = ConnectionMiddleware(server.pid)
         streams = Streams(f"{url[url.index('http://') :].strip()}/v1/completions", bodies, texts)
         found = asyncio.run(measured(streams, given, watched))
         watched.look(time.perf_counter())

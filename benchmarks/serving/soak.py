@@ -71,7 +71,7 @@ def alone(bodies: list[dict[str, Any]]) -> list[str]:
     return texts
 
 
-class Watched:
+class ConnectionMiddleware:
     """A process's memory, open files and threads over time."""
 
     def __init__(self, pid: int) -> None:
@@ -133,13 +133,15 @@ class Requests:
     def _failed(self, status: int) -> str:
         return "turned away" if status == 503 and self.is_stopping else f"failed: status {status}"
 
-    async def at_random(self, minutes: float, rate: float, watched: Watched) -> None:
+    async def at_random(self, minutes: float, rate: float, watched: ConnectionMiddleware) -> None:
         """Send requests at random times."""
         async with asyncio.TaskGroup() as tasks:
             async for _ in looking(minutes, watched, lambda: self._rng.expovariate(rate)):
                 tasks.create_task(self.one())
 
-    async def without_pause(self, minutes: float, streams: int, watched: Watched, stop: Callable[[], None]) -> None:
+    async def without_pause(
+        self, minutes: float, streams: int, watched: ConnectionMiddleware, stop: Callable[[], None]
+    ) -> None:
         """Send requests without a pause from all clients, and end the server halfway."""
 
         async def stream() -> None:
@@ -157,7 +159,7 @@ class Requests:
                 tasks.create_task(self.one())
 
 
-async def looking(minutes: float, watched: Watched, pause: Callable[[], float]) -> AsyncIterator[None]:
+async def looking(minutes: float, watched: ConnectionMiddleware, pause: Callable[[], float]) -> AsyncIterator[None]:
     """Sample the process from time to time until the load is over."""
     began, looked = time.monotonic(), -_EVERY
     while (now := time.monotonic() - began) < 60 * minutes:
@@ -199,7 +201,7 @@ async def put(
     texts: list[str],
     given: argparse.Namespace,
     server: Any,
-    watched: Watched,
+    watched: ConnectionMiddleware,
 ) -> Counter[str]:
     """Put the load on a server; return how requests ended."""
     async with httpx.AsyncClient(timeout=120.0, limits=httpx.Limits(max_connections=None)) as client:
@@ -227,7 +229,7 @@ def main() -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         url = next(line for line in server.stderr if "http://" in line)
-        watched = Watched(server.pid)
+        watched = ConnectionMiddleware(server.pid)
         address = url[url.index("http://") :].strip()
         ended = asyncio.run(put(address, bodies, texts, given, server, watched))
         if not given.streams:

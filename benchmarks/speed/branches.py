@@ -1,6 +1,6 @@
 """Branches of draft trees shared by several processes, against one process: text, time per step, and communication.
 
-    python -m benchmarks branches --model smollm2 --out benchmarks/results/branches.json
+    python -m benchmarks branches --model smollm2 --out benchmarks/results/branches_float32.json
 
 Every process has one thread. The first decodes the same requests alone and with the others, in turn, so that both modes
 see the same machine.

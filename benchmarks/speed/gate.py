@@ -71,10 +71,12 @@ class Line:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the line fails the gate."""
+        """Whether the line fails the gate; in fast numerics texts may differ."""
         lookup = self.over_lookup
         is_slow = self.ratio is not None and self.ratio.median < LEAST
-        return is_slow or self.num_different > 0 or (lookup is not None and lookup.median < 1.0)
+        is_large = bool(self.peak_before and self.peak_now) and self.peak_now * LEAST > self.peak_before
+        is_other = self.num_different > 0 and "fast" not in self.engine
+        return is_slow or is_large or is_other or (lookup is not None and lookup.median < 1.0)
 
 
 def contender(checkout: str, engine: str, strategy: str, head: str) -> str:

@@ -1,4 +1,4 @@
-"""The scheduler: requests of any plans join and leave between passes, and share passes.
+"""The scheduler: requests with any settings join and leave between passes, and share passes.
 
 One thread calls ``advance``. Other threads may call ``enqueue`` and ``cancel``, which the next ``advance`` carries out.
 """

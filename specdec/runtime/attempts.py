@@ -157,7 +157,9 @@ class Attempts:
         # If a preferred engine has no exact numerics but torch has, torch is used.
         mode = "exact" if loaded.engine and self._wanted.numerics == "auto" else self._wanted.numerics
         device = getattr(loaded.model, "device", torch.device("cpu"))
-        self._fault = ModelError(f"no installed mask compiler offers numerics={mode!r} on {device}")
+        self._fault = ModelError(
+            f"no installed mask compiler offers numerics={mode!r} on {device}: use numerics='auto'"
+        )
         if mode != "fast":
             yield from self._registry.compilers(device, bit_exact=True, least=0 if mode == "auto" else -1)
         if mode != "exact":

@@ -9,7 +9,7 @@ There are three classes; a simple strategy defines the first and the last:
 3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``receive`` each step's outcome, ``observe``
    that of its own tree, ``retain`` state for later requests, ``stop``.
 
-What these are passed has a file each: ``host.py``, ``request.py``, ``feedback.py``, ``signals.py``, ``retained.py``.
+What these are passed has a file each: ``host.py``, ``request.py``, ``feedback.py``, ``signals.py``.
 
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is

@@ -69,12 +69,12 @@ class Proposer:
         found, gone = self._rows.find(emitted, rows)
         for text in gone:
             self._drafting.end(text)
-        news = {text: rows[row][len(text.tokens) :].tolist() for row, text in found.items()}
+        new_tokens = {text: rows[row][len(text.tokens) :].tolist() for row, text in found.items()}
         for row, text in found.items():
-            if len(news[text]) != len(emitted[row]):  # vLLM has continued without a call for drafts
+            if len(new_tokens[text]) != len(emitted[row]):  # vLLM has continued without a call for drafts
                 text.draft = None
         is_plain_step = all(emitted) and all(text.draft is not None for text in found.values())
-        self._drafting.learn(news, is_plain_step)
+        self._drafting.learn(new_tokens, is_plain_step)
         numbers = sorted(found)
         chains = self._drafting.propose([found[row] for row in numbers])
         drafted = dict(zip(numbers, chains, strict=True))

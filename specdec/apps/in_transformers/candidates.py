@@ -91,7 +91,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
     def get_candidates(self, input_ids: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
         """Return the text with candidates appended, ``(1, tokens)``."""
         tokens = input_ids[0].tolist()
-        drafter = self._told(tokens)
+        drafter = self._updated_drafter(tokens)
         self._tree = drafter.propose(self._budget).longest_chain()
         chain = torch.tensor([self._tree.tokens[1:]], dtype=input_ids.dtype, device=input_ids.device)
         return torch.cat([input_ids, chain], -1), None
@@ -99,7 +99,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
     def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int) -> None:
         """Do nothing: the accepted tokens are in the next call's text."""
 
-    def _told(self, tokens: list[int]) -> Drafter:
+    def _updated_drafter(self, tokens: list[int]) -> Drafter:
         """Return the drafter after feedback on its last tree; for another text, a new one."""
         known = len(self._tokens)
         if self._drafter is None or not known or tokens[:known] != self._tokens:

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import specdec
-from specdec.apps.serving.connections import Watched
+from specdec.apps.serving.connections import ConnectionMiddleware
 from specdec.apps.serving.errors import ApiError
 from specdec.apps.serving.event_stream import Json
-from specdec.apps.serving.middleware import Gate
+from specdec.apps.serving.middleware import RequestMiddleware
 from specdec.apps.serving.responses_api.body import ResponsesBody
 from specdec.apps.serving.schemas import ChatBody, CompletionBody
 from specdec.apps.serving.server import Server
@@ -83,7 +83,7 @@ def application(server: Server, address: str) -> ASGIApp:
     hosts = {*server.options.hosts}
     if ip_address(address).is_loopback:
         hosts |= {address, *_LOOPBACK}
-    gate: ASGIApp = Gate(app, server.options, server.metrics, hosts)
+    gate: ASGIApp = RequestMiddleware(app, server.options, server.metrics, hosts)
     if server.options.origins:
         gate = CORSMiddleware(  # outside the middleware, so that pages may read its answers as well
             gate,
@@ -92,7 +92,7 @@ def application(server: Server, address: str) -> ASGIApp:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    return Watched(gate)
+    return ConnectionMiddleware(gate)
 
 
 def _get(app: FastAPI, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from specdec.apps.serving.errors import ApiError, of_validation
-from specdec.apps.serving.neutral_fields import CHAT_FIELDS, COMPLETION_FIELDS, without_neutral_fields
+from specdec.apps.serving.ignored_fields import CHAT_FIELDS, COMPLETION_FIELDS, without_ignored_fields
 from specdec.apps.serving.schemas import ChatBody, CompletionBody
 
 Body = TypeVar("Body", ChatBody, CompletionBody)
@@ -49,7 +49,7 @@ def parse(content: bytes, kind: type[Body]) -> Body:
     fields = parse_object(content)
     neutral = CHAT_FIELDS if kind is ChatBody else COMPLETION_FIELDS
     try:
-        return kind.model_validate(without_neutral_fields(fields, neutral, kind.model_fields))
+        return kind.model_validate(without_ignored_fields(fields, neutral, kind.model_fields))
     except ValidationError as error:
         raise of_validation(error) from None
 

@@ -176,7 +176,7 @@ class Connection(H11Protocol):
             self.drop()
 
 
-class Watched:
+class ConnectionMiddleware:
     """Wraps an application, and reports the start and end of each request to its connection.
 
     Args:

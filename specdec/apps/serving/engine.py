@@ -54,7 +54,7 @@ class ServingEngine:
         observe: Observer,
         max_guest_size: float | None = None,
     ) -> None:
-        self._generator, self._observe = generator, observe
+        self._observe = observe
         self._open = partial(
             generator.open_batch,
             max_batch_size=max_batch_size,
@@ -70,7 +70,7 @@ class ServingEngine:
         self._has_ended = False  # all orders are refused
         self.fault = ""  # why it no longer decodes
 
-    def speak_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop on which events are delivered."""
         self._loop = loop
 
@@ -184,11 +184,13 @@ class ServingEngine:
         self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: JobText
     ) -> JobProgress | Exception:
         try:
-            return self._told(batch, record, outcome, text)
+            return self._progress_of(batch, record, outcome, text)
         except Exception as error:  # a tokenizer's error, for this text only
             return ApiError(500, f"the text can't be reported: {in_one_line(error)}", code="decoding_failed")
 
-    def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: JobText) -> JobProgress | Exception:
+    def _progress_of(
+        self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: JobText
+    ) -> JobProgress | Exception:
         call, chunk = text.job.call, batch.chunk(outcome)
         if chunk.result is not None and chunk.result.error is not None:
             error = chunk.result.error

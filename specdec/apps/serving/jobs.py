@@ -73,7 +73,7 @@ class Job:
         if isinstance(event, Exception) or self.has_ended:
             self.give_up()
 
-    async def news(self) -> AsyncIterator[list[JobProgress]]:
+    async def updates(self) -> AsyncIterator[list[JobProgress]]:
         """Yield lists of the events since the previous one until all texts have ended; raise the error that ends it."""
         while True:
             await self._has_news.wait()

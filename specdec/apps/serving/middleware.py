@@ -29,7 +29,7 @@ _SAFE = {
 }
 
 
-class Gate:
+class RequestMiddleware:
     """Gives requests an id, checks their key and the size of their body, counts them and logs them.
 
     Args:

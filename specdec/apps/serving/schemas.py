@@ -1,6 +1,6 @@
 """The schemas of request bodies: OpenAI's fields, specdec's own, and supported ones of other servers.
 
-Fields without effect are removed before (``neutral_fields``); any other unknown name is refused.
+Fields without effect are removed before (``ignored_fields``); any other unknown name is refused.
 """
 
 from collections.abc import Mapping

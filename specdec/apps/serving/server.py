@@ -109,7 +109,7 @@ class Server:
     @asynccontextmanager
     async def running(self, app: object) -> AsyncIterator[None]:
         """Connect the engine, which another thread runs, to the event loop; stop it at the end."""
-        self.engine.speak_on(asyncio.get_running_loop())
+        self.engine.set_event_loop(asyncio.get_running_loop())
         self._compiler.prepare()
         try:
             yield
@@ -234,7 +234,7 @@ class Server:
 
     async def _parts(self, job: Job, answer: ResponseBuilder, watch: RequestStopwatch) -> Parts:
         """Yield a job's progress, and add it to the answer and the latencies."""
-        async for progress in job.news():
+        async for progress in job.updates():
             if any(each.token_ids for each in progress):
                 watch.tick()
             elif watch.seconds_to_first is None and any(_was_cancelled(each) for each in progress):

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from specdec import Generator
 from specdec.apps.serving import event_stream as connection
 from specdec.apps.serving import process as running
-from specdec.apps.serving.connections import Connection, Connections, Watched
+from specdec.apps.serving.connections import Connection, ConnectionMiddleware, Connections
 from specdec.apps.serving.options import ServerOptions
 from specdec.apps.serving.server import Server
 from tests.support.built_in_model import built_in
@@ -182,7 +182,7 @@ class Transport(asyncio.Transport):
 
 def connected() -> tuple[Connections, Connection, Transport]:
     connections, transport = Connections(8, header_timeout=60, idle_timeout=60), Transport()
-    config = uvicorn.Config(Watched, log_config=None)
+    config = uvicorn.Config(ConnectionMiddleware, log_config=None)
     made = Connection(config, ServerState(), {}, connections)
     made.connection_made(transport)
     return connections, made, transport

@@ -64,7 +64,6 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, files: Sequence[str]) -> None:
-        self._folder = folder
         self._maps: dict[str, mmap.mmap] = {}
         for name in files:
             with (folder / name).open("rb") as file:

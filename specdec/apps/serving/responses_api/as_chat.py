@@ -7,7 +7,7 @@ from pydantic import PrivateAttr, ValidationError
 
 from specdec.apps.serving.body_parsing import parse_object
 from specdec.apps.serving.errors import ApiError, invalid, of_validation
-from specdec.apps.serving.neutral_fields import CHAT_FIELDS, without_neutral_fields
+from specdec.apps.serving.ignored_fields import CHAT_FIELDS, without_ignored_fields
 from specdec.apps.serving.responses_api.body import ResponsesBody, TextFormat, without_unsupported
 from specdec.apps.serving.responses_api.conversation import messages_of
 from specdec.apps.serving.schemas import ChatBody
@@ -86,7 +86,7 @@ def _chat(body: ResponsesBody) -> ResponsesChat:
         message = 'top_logprobs needs include: ["message.output_text.logprobs"].'
         raise ApiError(400, message, "top_logprobs", "invalid_value")
     try:
-        return ResponsesChat.model_validate(without_neutral_fields(fields, CHAT_FIELDS, ChatBody.model_fields))
+        return ResponsesChat.model_validate(without_ignored_fields(fields, CHAT_FIELDS, ChatBody.model_fields))
     except ValidationError as error:
         raise of_validation(error) from None
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AddedToken
 
 from specdec import Generator, demo
-from specdec.apps.serving.neutral_fields import CHAT_FIELDS, COMPLETION_FIELDS
+from specdec.apps.serving.ignored_fields import CHAT_FIELDS, COMPLETION_FIELDS
 from specdec.apps.serving.schemas import ChatBody, CompletionBody
 from tests.apps.serving.serving import Served, serving
 

@@ -73,7 +73,7 @@ COMPLETION_FIELDS = {**_SHARED, **_COMPLETION}
 CHAT_FIELDS = {**_SHARED, **_CHAT}
 
 
-def without_neutral_fields(
+def without_ignored_fields(
     fields: Mapping[str, Any], neutral: Mapping[str, tuple[object, ...]], accepted: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return a request's fields without those that have no effect.
