@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from specdec.backends.base import BackendOptions as BackendOptions
     from specdec.backends.base import Examination as Examination
     from specdec.backends.base import Held as Held
+    from specdec.backends.fused.backend import FusedBackend as FusedBackend
     from specdec.backends.hf import HFBackend as HFBackend
     from specdec.backends.output import Output as Output
     from specdec.backends.output import OutputRow as OutputRow
@@ -24,6 +25,7 @@ else:
         __name__,
         {
             "base": ("NO_OPTIONS", "Backend", "BackendOptions", "Examination", "Held"),
+            "fused.backend": ("FusedBackend",),
             "hf": ("HFBackend",),
             "output": ("Output", "OutputRow"),
             "process_group": ("GroupBackend",),

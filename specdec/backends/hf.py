@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Self
 
 import torch
@@ -78,6 +78,10 @@ class HFBackend(Backend):
 
     def close(self) -> None:
         self._cache = self._make_cache(self._config.num_hidden_layers)
+
+    def in_model(self) -> AbstractContextManager[None]:
+        """Return the context in which the model's modules are those that passes run; a backend may replace some."""
+        return nullcontext()
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         if not state_kinds(self._config):

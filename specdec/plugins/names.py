@@ -45,7 +45,8 @@ BUILT_INS = {
         "int8": "specdec.models.weights.int8:Int8Kernel",
         "onednn": "specdec.models.weights.onednn:OneDNNKernel",
     },
-    "backends": {  # for models on GPUs "static" is tried first
+    "backends": {  # for models on GPUs "fused" is tried first, then "static"
+        "fused": "specdec.backends.fused.backend:FusedBackend",
         "static": "specdec.backends.static:StaticBackend",
         "hf": "specdec.backends.recorded.backend:RecordedBackend",
         "toy": "specdec.backends.toy:ToyBackend",

@@ -1,18 +1,21 @@
-"""The kernels of fused layers by torch, row by row where a sum is: what Triton's are compared with."""
+"""The kernels of fused layers by torch: what Triton's are compared with.
+
+In float64, since torch's vectorised functions of float32 have other bits in the last few numbers of a tensor.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
 
-from specdec.backends.fused.parts import Activation, Heads, Matrix, Norm, Slots
+from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm, Slots
 
 
 def _normed(x: torch.Tensor, by: Norm) -> torch.Tensor:
-    wide = x.float()
+    wide = x.double()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + by.eps)
-    weight = by.weight.float() + by.offset
-    return ((scaled if by.is_late else scaled.to(x.dtype).float()) * weight).to(x.dtype)
+    weight = by.weight.double() + by.offset
+    return ((scaled if by.is_late else scaled.to(x.dtype).double()) * weight).to(x.dtype)
 
 
 def norm(x: torch.Tensor, by: Norm, out: torch.Tensor, residual: torch.Tensor | None = None) -> None:
@@ -20,28 +23,30 @@ def norm(x: torch.Tensor, by: Norm, out: torch.Tensor, residual: torch.Tensor | 
     out.copy_(normed if residual is None else residual + normed)
 
 
-def _product(x: torch.Tensor, by: Matrix) -> torch.Tensor:
+def _product(x: torch.Tensor, by: LinearWeights) -> torch.Tensor:
     weight, bias = by.weight.double(), 0.0 if by.bias is None else by.bias.double()
     return torch.stack([(weight * row.double()).sum(-1) + bias for row in x]).to(x.dtype)
 
 
-def products(x: torch.Tensor, matrices: Sequence[Matrix], out: torch.Tensor) -> None:
+def products(x: torch.Tensor, matrices: Sequence[LinearWeights], out: torch.Tensor) -> None:
     out.copy_(torch.cat([_product(x, each) for each in matrices], -1))
 
 
 def add_product(
-    x: torch.Tensor, matrix: Matrix, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
+    x: torch.Tensor, matrix: LinearWeights, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
 ) -> None:
     out.copy_(residual + _product(x, matrix) * factor)
 
 
-def gated_product(x: torch.Tensor, gate: Matrix, up: Matrix, activation: Activation, out: torch.Tensor) -> None:
+def gated_product(
+    x: torch.Tensor, gate: LinearWeights, up: LinearWeights, activation: Activation, out: torch.Tensor
+) -> None:
     act = {
         Activation.SILU: functional.silu,
         Activation.GELU: functional.gelu,
         Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
     }[activation]
-    out.copy_(act(_product(x, gate)) * _product(x, up))
+    out.copy_(act(_product(x, gate).double()).to(x.dtype) * _product(x, up))
 
 
 def place(

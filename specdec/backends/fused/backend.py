@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.fused.layer import FusedHead, FusedLayer, FusedNorm, Kernels
+from specdec.backends.fused.layer import FusedHead, FusedLayer, FusedNorm, LayerKernels
 from specdec.backends.fused.reading import LayerReader, NormReader
 from specdec.backends.hidden_states import HiddenStates
 from specdec.backends.inputs import Outputs
@@ -63,7 +63,7 @@ class FusedBackend(StaticBackend):
             self._hidden_states = HiddenStates(self.model)
 
     @classmethod
-    def _kernels(cls) -> Kernels:
+    def _kernels(cls) -> LayerKernels:
         from specdec.backends.fused import kernels  # Triton is there with torch for CUDA alone
 
         return kernels
@@ -89,6 +89,8 @@ class FusedBackend(StaticBackend):
             self._read()
 
     def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> Outputs:
+        if self._is_hooked or not self._placement.has_row_numbers:  # hooks, or a layout of another compiler
+            return super()._call(inputs, hidden)
         with self.in_model():
             return super()._call(inputs, hidden)
 

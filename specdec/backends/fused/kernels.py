@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from specdec.backends.fused.parts import Activation, Heads, Matrix, Norm, Slots
+from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm, Slots
 
 _LEAST_ROWS = 16  # of a tile, the fewest that tensor cores multiply
 _MANY_ROWS = 64  # of a tile in wide passes, for Hopper's instruction for warp groups
@@ -123,13 +123,13 @@ def _product(
     tl.store(out + to, result.to(dtype), mask=is_inside)
 
 
-def products(x: torch.Tensor, matrices: Sequence[Matrix], out: torch.Tensor) -> None:
+def products(x: torch.Tensor, matrices: Sequence[LinearWeights], out: torch.Tensor) -> None:
     """Write the products of rows, (rows, inputs), with up to three matrices to ``out``, (rows, all outputs)."""
     _launch(x, matrices, out)
 
 
 def add_product(
-    x: torch.Tensor, matrix: Matrix, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
+    x: torch.Tensor, matrix: LinearWeights, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
 ) -> None:
     """Write the residual plus a factor times the product of rows with a matrix to ``out``, (rows, outputs).
 
@@ -138,14 +138,16 @@ def add_product(
     _launch(x, [matrix], out, residual=residual, factor=factor)
 
 
-def gated_product(x: torch.Tensor, gate: Matrix, up: Matrix, activation: Activation, out: torch.Tensor) -> None:
+def gated_product(
+    x: torch.Tensor, gate: LinearWeights, up: LinearWeights, activation: Activation, out: torch.Tensor
+) -> None:
     """Write the activation of the product with ``gate``, times the product with ``up``, to ``out``, (rows, outputs)."""
     _launch(x, [gate, up], out, activation=activation)
 
 
 def _launch(
     x: torch.Tensor,
-    matrices: Sequence[Matrix],
+    matrices: Sequence[LinearWeights],
     out: torch.Tensor,
     *,
     residual: torch.Tensor | None = None,

@@ -12,24 +12,24 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface
 
-from specdec.backends.fused.parts import Activation, Heads, Matrix, Norm, Slots
+from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm, Slots
 from specdec.backends.fused.reading import LayerReader, NormReader, matrix_of
 from specdec.models.weights.row_independence import PRODUCT, RowFunction
 
 
-class Kernels(Protocol):
+class LayerKernels(Protocol):
     """The kernels; ``kernels.py`` has those of GPUs, and says what each one computes."""
 
     def norm(self, x: torch.Tensor, by: Norm, out: torch.Tensor, residual: torch.Tensor | None = None) -> None: ...
 
-    def products(self, x: torch.Tensor, matrices: Sequence[Matrix], out: torch.Tensor) -> None: ...
+    def products(self, x: torch.Tensor, matrices: Sequence[LinearWeights], out: torch.Tensor) -> None: ...
 
     def add_product(
-        self, x: torch.Tensor, matrix: Matrix, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
+        self, x: torch.Tensor, matrix: LinearWeights, residual: torch.Tensor, out: torch.Tensor, factor: float = 1.0
     ) -> None: ...
 
     def gated_product(
-        self, x: torch.Tensor, gate: Matrix, up: Matrix, activation: Activation, out: torch.Tensor
+        self, x: torch.Tensor, gate: LinearWeights, up: LinearWeights, activation: Activation, out: torch.Tensor
     ) -> None: ...
 
     def place(
@@ -45,7 +45,7 @@ class Kernels(Protocol):
 class FusedNorm(torch.nn.Module):
     """Computes a model's last norm, in its place."""
 
-    def __init__(self, parts: NormReader, kernels: Kernels) -> None:
+    def __init__(self, parts: NormReader, kernels: LayerKernels) -> None:
         super().__init__()
         self._parts, self._kernels = parts, kernels
 
@@ -64,7 +64,7 @@ class FusedNorm(torch.nn.Module):
 class FusedHead(torch.nn.Module):
     """Computes a model's logits, in the place of its head."""
 
-    def __init__(self, head: torch.nn.Module, kernels: Kernels) -> None:
+    def __init__(self, head: torch.nn.Module, kernels: LayerKernels) -> None:
         super().__init__()
         self._head, self._kernels = (head,), kernels  # not as a module of its own
         matrix_of(head)
@@ -88,7 +88,7 @@ class FusedLayer(torch.nn.Module):
         attention: name of the attention that reads the masks.
     """
 
-    def __init__(self, parts: LayerReader, kernels: Kernels, attention: str, cache_argument: str) -> None:
+    def __init__(self, parts: LayerReader, kernels: LayerKernels, attention: str, cache_argument: str) -> None:
         super().__init__()
         self._parts, self._kernels, self._cache_argument = parts, kernels, cache_argument
         self._attend = AttentionInterface._global_mapping[attention]
@@ -133,7 +133,9 @@ class FusedLayer(torch.nn.Module):
         self._kernels.norm(x, norm, out)
         return out
 
-    def _added(self, x: torch.Tensor, by: Matrix, norm: Norm | None, residual: torch.Tensor, out: torch.Tensor) -> None:
+    def _added(
+        self, x: torch.Tensor, by: LinearWeights, norm: Norm | None, residual: torch.Tensor, out: torch.Tensor
+    ) -> None:
         """Write the residual plus a product of ``x``, or plus the product's norm, to ``out``."""
         if norm is None:
             self._kernels.add_product(x, by, residual, out, self._parts.residual_factor)
@@ -180,7 +182,7 @@ class FusedLayer(torch.nn.Module):
         return attended.reshape(len(h), num_queries)
 
 
-def _product(kernels: Kernels, matrix: Matrix, rows: torch.Tensor) -> torch.Tensor:
+def _product(kernels: LayerKernels, matrix: LinearWeights, rows: torch.Tensor) -> torch.Tensor:
     """Return rows, (…, inputs), times a matrix: (…, outputs)."""
     x = rows.flatten(0, -2)
     out = x.new_empty(len(x), matrix.num_outputs)
@@ -188,7 +190,7 @@ def _product(kernels: Kernels, matrix: Matrix, rows: torch.Tensor) -> torch.Tens
     return out.view(*rows.shape[:-1], -1)
 
 
-def _tested(kernels: Kernels, matrices: Sequence[Matrix]) -> Iterator[tuple[str, RowFunction]]:
+def _tested(kernels: LayerKernels, matrices: Sequence[LinearWeights]) -> Iterator[tuple[str, RowFunction]]:
     for matrix in matrices:
         weight = matrix.weight
         common = weight.shape[1], weight.dtype, weight.device, weight, matrix.bias

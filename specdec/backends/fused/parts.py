@@ -31,7 +31,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class LinearWeights:
     """A linear layer: weight (outputs, inputs), bias (outputs,)."""
 
     weight: torch.Tensor

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from specdec.backends.fused.parts import Activation, Heads, Matrix, Norm
+from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm
 from specdec.errors import ModelError
 
 _KNOWN = {
@@ -73,17 +73,17 @@ class LayerReader:
             self._norm(self.layer, "post_feedforward_layernorm"),
         )
 
-    def inputs(self) -> list[Matrix]:
+    def inputs(self) -> list[LinearWeights]:
         """Return the matrices whose outputs, side by side, are queries, keys and values."""
         if hasattr(self._attention, "qkv_proj"):
             return [matrix_of(self._attention.qkv_proj)]
         return _alike([matrix_of(getattr(self._attention, name)) for name in ("q_proj", "k_proj", "v_proj")])
 
-    def output(self) -> Matrix:
+    def output(self) -> LinearWeights:
         """Return the matrix of attention's output."""
         return matrix_of(self._attention.o_proj)
 
-    def mlp(self) -> tuple[Matrix, Matrix, Matrix]:
+    def mlp(self) -> tuple[LinearWeights, LinearWeights, LinearWeights]:
         """Return the matrices of the gate, of what it multiplies, and of the output."""
         down = matrix_of(self._mlp.down_proj)
         if not hasattr(self._mlp, "gate_up_proj"):
@@ -91,7 +91,7 @@ class LayerReader:
             return gate, up, down
         both = matrix_of(self._mlp.gate_up_proj)
         biases = (None, None) if both.bias is None else both.bias.chunk(2)
-        gate, up = (Matrix(*parts) for parts in zip(both.weight.chunk(2), biases, strict=True))
+        gate, up = (LinearWeights(*parts) for parts in zip(both.weight.chunk(2), biases, strict=True))
         return gate, up, down
 
     def heads(self) -> Heads:
@@ -163,7 +163,7 @@ def _refuse_unknown(module: torch.nn.Module, known: set[str]) -> None:
             raise ModelError(f"its {type(module).__name__} has a weight {name}")
 
 
-def matrix_of(linear: torch.nn.Module) -> Matrix:
+def matrix_of(linear: torch.nn.Module) -> LinearWeights:
     """Return a plain linear layer's matrix.
 
     Raises:
@@ -172,10 +172,10 @@ def matrix_of(linear: torch.nn.Module) -> Matrix:
     weight, bias = getattr(linear, "weight", None), getattr(linear, "bias", None)
     if type(linear) is not torch.nn.Linear or type(weight) is not torch.nn.Parameter or weight.stride(1) != 1:
         raise ModelError(f"a {type(linear).__name__} is not a plain matrix")
-    return Matrix(weight, bias)
+    return LinearWeights(weight, bias)
 
 
-def _alike(matrices: list[Matrix]) -> list[Matrix]:
+def _alike(matrices: list[LinearWeights]) -> list[LinearWeights]:
     if len({(each.bias is None, each.weight.stride(0)) for each in matrices}) > 1:
         raise ModelError("its matrices of the same inputs differ in kind")
     return matrices

@@ -86,7 +86,8 @@ def _merge(
     else:
         m, total = float("-inf") * one, 0.0 * one
     acc = tl.zeros([VALUES], tl.float32)
-    for chunk in range(num_chunks):
+    chunk = 0
+    while chunk < num_chunks:  # Triton's interpreter refuses range() of an argument
         at = (place.to(tl.int64) * num_heads + head) * num_chunks + chunk
         own_m, own_total = tl.load(norm_in + at * 2), tl.load(norm_in + at * 2 + 1)
         if own_total > 0.0:
@@ -95,6 +96,7 @@ def _merge(
             acc = acc * fade + tl.load(acc_in + at * VALUE + value_size, mask=is_value, other=0.0) * weight
             total = total * fade + own_total * weight
             m = top
+        chunk += 1
     to = (place // width).to(tl.int64) * all_width + begin + place % width
     result = (acc / total).to(out.dtype.element_ty)
     tl.store(out + (to * num_heads + head) * VALUE + value_size, result, mask=is_value)

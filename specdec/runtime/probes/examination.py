@@ -116,7 +116,7 @@ def passes_to_test(backend: HFBackend) -> tuple[SupportedPasses, str]:
     """
     model, compiler, passes, inexact = backend.model, backend.compiler, backend.passes, ""
     if compiler.bit_exact:
-        products = products_of(model, _PROBE_SECONDS if backend.is_alone else math.inf, compiler)
+        products = products_of(model, _PROBE_SECONDS if backend.is_alone else math.inf, backend)
         inexact = products.inexact
         # A prompt's last pass has a tree after less than a chunk.
         chunk = min(passes.shapes.chunk, products.most_rows // 2)
@@ -145,13 +145,16 @@ def _simpler(backend: HFBackend, fault: str) -> SupportedPasses:
     raise ModelError(_refusal(backend.model, passes.reason, fault))
 
 
-def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, compiler: Compiler | None = None) -> Products:
-    """Return the findings on row independence of the model's layers, with a compiler's operations."""
+def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, backend: HFBackend | None = None) -> Products:
+    """Return the findings on row independence of the model's layers, as a backend runs them."""
 
     def found() -> Products:
-        return probe_products(model, seconds, None if compiler is None else compiler.operations(model.device))
+        if backend is None:
+            return probe_products(model, seconds)
+        with backend.in_model():
+            return probe_products(model, seconds, backend.compiler.operations(model.device))
 
-    question = "products" if compiler is None else f"products {compiler!r}"
+    question = "products" if backend is None else f"products {type(backend).__qualname__} {backend.compiler!r}"
     return recalled(model, question, Products, found, math.isinf(seconds))
 
 

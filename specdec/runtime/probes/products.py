@@ -84,6 +84,8 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
     for module in model.modules():
         if isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)
+        if callable(row_functions := getattr(module, "row_functions", None)):
+            yield from row_functions()
         kind = _kind_of(module)
         if kind is None or kind in seen:
             continue
