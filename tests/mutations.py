@@ -556,7 +556,7 @@ MUTATIONS = (
         "a strategy's state retained with another text",
         "specdec/decoding/prefix_cache.py",
         (("        context.states.clear()\n", ""),),
-        (REUSE,),
+        ("tests/laws/test_reuse_laws.py::test_a_strategys_state_leaves_a_context_with_its_text",),
     ),
     Mutation(
         "a block reused after another text",
