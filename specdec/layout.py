@@ -169,24 +169,24 @@ class Compiler(ABC):
     """A mask compiler as backends and the loop use it; ``specdec/masks/base.py`` has the contract.
 
     Attributes:
-        attention: the name in transformers of the attention that reads the masks; None for the model's own.
+        attention: the name of the attention that reads the masks, which ``register`` registers with transformers; None
+            for the model's own.
         bit_exact: True if logits have the same bits in every layout.
-        has_fixed_shapes: True if the masks are ``FixedMask``.
+        has_fixed_shapes: True if the masks are ``FixedMask``, so that the static backend can capture passes.
         max_depth: the largest depth of a tree; None for no limit.
     """
 
-    attention: ClassVar[str | None]
-    bit_exact: ClassVar[bool]
-    has_fixed_shapes: ClassVar[bool]
-    max_depth: ClassVar[int | None]
+    attention: ClassVar[str | None] = None
+    bit_exact: ClassVar[bool] = False
+    has_fixed_shapes: ClassVar[bool] = False
+    max_depth: ClassVar[int | None] = None
 
-    @abstractmethod
-    def register(self) -> None:
-        """Register ``attention`` with transformers."""
+    def register(self) -> None:  # noqa: B027 - optional
+        """Register ``attention`` with transformers; called by backends that run transformers' layers."""
 
-    @abstractmethod
     def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
-        """Return why the attention doesn't support a device or a dtype, or ""."""
+        """Return why the attention doesn't support a device or a dtype, or ""; numerics then choose another."""
+        return ""
 
     def hint(self, why: str) -> str:
         """Return what else may give exact numerics where ``why`` says that they are unavailable, or ""."""
