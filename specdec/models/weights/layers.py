@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch.nn.modules import module as modules_of_torch
 
-from specdec.models.weights.matrix import PartMatrix
 from specdec.models.weights.tensor import PackedWeight
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def is_hooked_part(module: torch.nn.Module) -> bool:
     In inference mode torch doesn't record writes, so a change of the rows after the joined product isn't detected.
     """
     weight = getattr(module, "weight", None)
-    is_part = isinstance(weight, PackedWeight) and isinstance(weight.matrix, PartMatrix)
+    is_part = isinstance(weight, PackedWeight) and weight.matrix.is_part
     return is_part and bool(module._forward_pre_hooks or module._forward_hooks)
 
 

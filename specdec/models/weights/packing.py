@@ -12,7 +12,7 @@ import torch
 from specdec.errors import is_out_of_memory, plural
 from specdec.models.weights.base import Kernel
 from specdec.models.weights.layers import ProductLayer
-from specdec.models.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
+from specdec.models.weights.matrix import JoinedMatrix, Matrix
 from specdec.models.weights.tensor import PackedWeight, checksum_of
 
 _MOST_KEPT = 2**26  # bytes freed before memory is returned to the system
@@ -75,18 +75,19 @@ def _let_go_of_pages(weight: torch.Tensor) -> None:
 def _packed(
     kernel: Kernel, group: Sequence[ProductLayer], row_multiple: Callable[[Any, torch.Tensor], int]
 ) -> Iterator[Matrix | None]:
-    if len(group) > 1:
-        matrix = torch.cat([layer.matrix for layer in group])
-        joined = kernel.pack(matrix)
-        if joined is not None:
-            heights, biases = [len(layer.matrix) for layer in group], [layer.bias for layer in group]
-            whole = JoinedMatrix(kernel, joined, heights, biases, row_multiple(joined, matrix))
-            yield from (PartMatrix(whole, index) for index in range(len(group)))
-            return
-    for layer in group:
-        matrix, packed = layer.matrix, kernel.pack(layer.matrix)
-        kept = matrix if layer.is_looked_up else None
-        yield None if packed is None else WholeMatrix(kernel, packed, kept, row_multiple(packed, matrix))
+    matrices = [layer.matrix for layer in group]
+    matrix = torch.cat(matrices) if len(group) > 1 else matrices[0]
+    packed = kernel.pack(matrix)
+    if packed is not None:
+        biases = [layer.bias for layer in group]
+        joined = JoinedMatrix(kernel, packed, [*map(len, matrices)], biases, row_multiple(packed, matrix))
+        for index, layer in enumerate(group):
+            yield Matrix(joined, index, matrices[index] if layer.is_looked_up else None)
+    elif len(group) > 1:
+        for layer in group:
+            yield from _packed(kernel, [layer], row_multiple)
+    else:
+        yield None
 
 
 def unpack(model: torch.nn.Module) -> None:

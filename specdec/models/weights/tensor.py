@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from specdec.errors import ModelError
-from specdec.models.weights.matrix import Matrix, WholeMatrix
+from specdec.models.weights.matrix import Matrix
 
 _LINEAR = torch.nn.functional.linear
 _aten = torch.ops.aten
@@ -66,7 +66,7 @@ class PackedWeight(torch.Tensor):
     def of_dense(cls, dense: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
         """Return a weight for a matrix that isn't packed."""
         kept = dense.detach()
-        return cls.standing_for(WholeMatrix(None, None, kept.T if is_transposed else kept), dense, is_transposed)
+        return cls.standing_for(Matrix(None, kept=kept.T if is_transposed else kept), dense, is_transposed)
 
     @property
     def is_packed(self) -> bool:
