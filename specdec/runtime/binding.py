@@ -19,7 +19,7 @@ from specdec.errors import RequestError, close_all, plural
 from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
 from specdec.models.loading import check_tokenizer, load_pretrained
-from specdec.models.notes import first_time, state_of
+from specdec.models.notes import state_of
 from specdec.models.weights.pack_model import Weights
 from specdec.numerics import Numerics
 from specdec.plugins.registry import Registry
@@ -202,7 +202,7 @@ class Binding:
             self._is_open = True
             numerics, choice = self._probed, self.choice
             is_fallback = choice.numerics == "auto" and choice.compiler is None and numerics.mode == "fast"
-            if is_fallback and first_time(self.model, numerics.inexact):
+            if is_fallback:
                 warnings.warn(f"decoding with fast numerics: {numerics.inexact}", stacklevel=5)
             failing.pop_all()
 
