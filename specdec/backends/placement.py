@@ -1,11 +1,30 @@
-"""The slots that a pass writes its keys and values to, which all layers of a cache share."""
+"""The tokens that a pass over chains reads, and the slots that a pass writes its keys and values to."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 _SLOT_ROUNDING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowTokens:
+    """Consecutive tokens of one row that a pass reads, the first of them at position ``start``.
+
+    Attributes:
+        num_trunk: of what a layout adds to a row, the first tokens that precede the root; all in a chunk of a prompt.
+    """
+
+    row: int
+    start: int
+    tokens: Sequence[int]
+    num_trunk: int = field(default=0, compare=False)
+
+    @property
+    def stop(self) -> int:
+        """The position after the last token."""
+        return self.start + len(self.tokens)
 
 
 @dataclass(slots=True)
