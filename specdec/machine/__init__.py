@@ -1,4 +1,4 @@
-"""Facts about the machine, the user's cache folder, and timings that are valid on a busy machine."""
+"""Facts about the machine, the user's cache folder, CUDA graphs and huge pages."""
 
 from typing import TYPE_CHECKING
 
