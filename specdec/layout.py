@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch._C import _disabled_torch_function_impl
@@ -46,6 +46,10 @@ class Window:
 
     kind: Literal["sliding", "chunked"]
     size: int
+
+    def contains(self, query: Any, key: Any) -> Any:
+        """Return whether a query's window contains an earlier key, by their positions: numbers or arrays."""
+        return query - key < self.size if self.kind == "sliding" else query // self.size == key // self.size
 
 
 @dataclass(frozen=True, slots=True)

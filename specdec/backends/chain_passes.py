@@ -14,7 +14,7 @@ from specdec.backends.hidden_states import stacked
 from specdec.backends.inputs import Inputs
 from specdec.backends.output import Output
 from specdec.backends.placement import RowTokens
-from specdec.layout import Layout, Shapes, Window
+from specdec.layout import Layout, Shapes
 from specdec.models.architecture import STATES
 
 _PADDING_ID = 0
@@ -98,16 +98,10 @@ def causal_masks(starts: Sequence[int], width: int, shapes: Shapes) -> Mapping[s
     own = (torch.tensor(starts, device=shapes.device)[:, None] + slots[:width])[..., None]
     masks = {}
     for kind, window in shapes.attention.items():
-        masked = (slots > own) if window is None else (slots > own) | ~_is_within(window, own, slots)
+        masked = (slots > own) if window is None else (slots > own) | ~window.contains(own, slots)
         mask = torch.zeros(masked.shape, dtype=shapes.dtype, device=shapes.device)
         masks[kind] = mask.masked_fill_(masked, torch.finfo(shapes.dtype).min)[:, None]
     return masks
-
-
-def _is_within(window: Window, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    if window.kind == "sliding":
-        return query - key < window.size
-    return query // window.size == key // window.size
 
 
 def mask_argument(masks: Mapping[str, torch.Tensor]) -> Any:

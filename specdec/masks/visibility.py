@@ -42,10 +42,7 @@ def within(window: Window, positions: np.ndarray, lengths: Sequence[int], slots:
     slot_positions = np.tile(np.arange(slots), (len(lengths), 1))
     for row, length in enumerate(lengths):
         slot_positions[row, length : length + positions.shape[1]] = positions[row]
-    query, key = positions[:, :, None], slot_positions[:, None, :]
-    is_inside: np.ndarray = (
-        query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size
-    )
+    is_inside: np.ndarray = window.contains(positions[:, :, None], slot_positions[:, None, :])
     return is_inside
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from specdec.models.architecture import name_of as name_of
     from specdec.models.architecture import shapes_of as shapes_of
     from specdec.models.attention_switch import why_fixed as why_fixed
+    from specdec.models.checkpoint_files import model_file as model_file
     from specdec.models.fingerprint import fingerprint_of as fingerprint_of
     from specdec.models.gguf_file import is_gguf as is_gguf
     from specdec.models.gradients import without_autocast as without_autocast
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from specdec.models.loading import ModelSource as ModelSource
     from specdec.models.loading import load_pretrained as load_pretrained
     from specdec.models.loading import load_pretrained_tokenizer as load_pretrained_tokenizer
-    from specdec.models.model_files import model_file as model_file
     from specdec.models.notes import remembered as remembered
     from specdec.models.own_forward import own_logits as own_logits
     from specdec.models.token_weights import embeddings_of as embeddings_of
