@@ -27,11 +27,6 @@ _HALF = torch.bfloat16, torch.float16
 _CALL = 2**16  # numbers of keys that two cores read in the time that a call takes
 
 
-def is_for(config: Any) -> bool:
-    """Return True if a model uses torch's fused attention, which this attention calls itself where it isn't faster."""
-    return bool(config._attn_implementation == "sdpa")
-
-
 def register() -> None:
     """Register this attention with transformers as ``NAME``; a second call has no effect."""
     AttentionInterface.register(NAME, grouped_attention)

@@ -23,6 +23,7 @@ _SHARES_MEMORY = {_aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_off
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a property of C's
 _READS_MEMORY = {
     torch.Tensor.numpy,
+    torch.Tensor.tolist,
     torch.Tensor.__array__,
     torch.Tensor.__dlpack__,
     torch.Tensor.__dlpack_device__,
@@ -226,15 +227,10 @@ def _set_item(weight: torch.Tensor, index: Any, value: Any) -> None:
     weight[index] = value.unpacked() if isinstance(value, PackedWeight) else value
 
 
-def _to_list(weight: PackedWeight) -> Any:
-    return weight.unpacked().tolist()
-
-
 _INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {
     _SET_DATA: _set_data,
     _aten.set_data.default: _set_data,
     torch.Tensor.__setitem__: torch.no_grad()(_set_item),
-    torch.Tensor.tolist: _to_list,
 }
 
 
