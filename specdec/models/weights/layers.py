@@ -134,12 +134,6 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
     ]
 
 
-def grouped(layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]]) -> list[Sequence[ProductLayer]]:
-    """Return the groups of layers to multiply as one; the other layers are groups of their own."""
-    joined = {layer.name for group in groups for layer in group}
-    return [*groups, *([layer] for layer in layers if layer.name not in joined)]
-
-
 def _are_unchanged(group: Sequence[tuple[torch.Tensor, ProductLayer]]) -> bool:
     """Return True if the rows were the same in each call."""
     return all(torch.equal(copied, group[0][0]) for copied, _ in group)

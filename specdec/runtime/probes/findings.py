@@ -57,7 +57,7 @@ def recalled(
         key = _key_of(notes, fingerprint)
         facts = notes.facts_in(key)
         if question not in facts:
-            path = None if is_shared or not fingerprint.is_known else _path(key)
+            path = None if is_shared or not fingerprint.is_known else cache_folder() / _FOLDER / f"{key}.json"
             known = None if path is None else _read(path, question, kind)
             facts[question] = find() if known is None else known
             if path is not None and known is None and keeps(facts[question]):
@@ -81,10 +81,6 @@ def _source_files() -> tuple[int, int, int]:
     return len(facts), sum(each.st_size for each in facts), max(each.st_mtime_ns for each in facts)
 
 
-def _path(key: str) -> Path:
-    return cache_folder() / _FOLDER / f"{key}.json"
-
-
 def _read(path: Path, question: str, kind: type[Finding]) -> Finding | None:
     found = read(path, _Found)
     if found is not None and question in found.answers:
@@ -95,13 +91,9 @@ def _read(path: Path, question: str, kind: type[Finding]) -> Finding | None:
 
 def _keep(path: Path, question: str, answer: str) -> None:
     """Add a finding to a file; if the file can't be written, the next process runs the probe again."""
-
-    def added(found: _Found | None) -> _Found:
-        return _Found(answers={**(found.answers if found else {}), question: answer})
-
     if not path.exists():
         _make_room(path.parent)
-    update(path, _Found, added)
+    update(path, _Found, lambda found: _Found(answers={**(found.answers if found else {}), question: answer}))
 
 
 def _make_room(folder: Path) -> None:

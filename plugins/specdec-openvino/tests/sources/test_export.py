@@ -7,7 +7,6 @@ text-generation-with-past`` (optimum-intel 2.2.0, OpenVINO 2026.4.1).
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,7 +135,7 @@ def test_one_kind_of_wrong_passes_is_found(
         assert 3 <= len(places) < len(walked.others)
         for place in places[1:2] if is_once else places:
             found = walked.others[place]
-            walked.others[place] = replace(found, logits=spoil(found.logits))
+            walked.others[place] = found._replace(logits=spoil(found.logits))
         kinds.append(kind)
         return walked
 
