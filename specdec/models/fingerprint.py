@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
+from specdec.models.gradients import own_logits
 from specdec.models.notes import facts_of as tensor_facts
 from specdec.models.notes import lock_of, notes_of, state_of
-from specdec.models.own_forward import own_logits
 from specdec.models.structure import described, facts_of
 from specdec.models.weights.layers import is_sharded, is_sharded_tensor
 from specdec.models.weights.tensor import PackedWeight, checksum_of

@@ -11,9 +11,9 @@ from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.placement import RowTokens
 from specdec.backends.states.layer_states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.states.row_states import MOST_CHECKPOINTS, Reading, RowStates
+from specdec.backends.states.state_costs import MOST_PENDING, shared_passes
 from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
-from specdec.models.shared_passes import MOST_PENDING, shared_passes
 
 _CHUNK = 256  # tokens of a pass that rereads a text
 _MOST_BYTES = 1 << 30  # of the states after each token, in all passes of a step
