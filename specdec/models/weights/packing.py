@@ -3,7 +3,7 @@
 import ctypes
 import mmap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,9 +28,8 @@ def pack(
 ) -> None:
     """Pack the weights of some layers, each group as one matrix, group by group.
 
-    At most one group's weights are in memory twice. A weight stays stock if the kernel can't pack it, or if another
-    object refers to it: a view, a weak reference or a profiler's record. A gradient graph made before can't be run
-    backward afterwards.
+    At most one group's weights are in memory twice. A weight stays stock if another object refers to it: a view, a weak
+    reference or a profiler's record. A gradient graph made before can't be run backward afterwards.
 
     Args:
         row_multiple: returns the multiple to which rows are padded, for a packed matrix and the same in dense form.
@@ -38,11 +37,9 @@ def pack(
     freed = 0
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiple), strict=True):
-            if matrix is not None:
-                # The matrix is available now; unpacking it later would cost more.
-                matrix.checksum = checksum_of(layer.weight)
-                _let_go_of_pages(layer.weight)
-                _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
+            matrix.checksum = checksum_of(layer.weight)  # unpacking it later would cost more
+            _let_go_of_pages(layer.weight)
+            _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
         freed += sum(layer.weight.nbytes for layer in group)
         if freed > _MOST_KEPT:
@@ -74,20 +71,13 @@ def _let_go_of_pages(weight: torch.Tensor) -> None:
 
 def _packed(
     kernel: Kernel, group: Sequence[ProductLayer], row_multiple: Callable[[Any, torch.Tensor], int]
-) -> Iterator[Matrix | None]:
+) -> list[Matrix]:
     matrices = [layer.matrix for layer in group]
-    matrix = torch.cat(matrices) if len(group) > 1 else matrices[0]
-    packed = kernel.pack(matrix)
-    if packed is not None:
-        biases = [layer.bias for layer in group]
-        joined = JoinedMatrix(kernel, packed, [*map(len, matrices)], biases, row_multiple(packed, matrix))
-        for index, layer in enumerate(group):
-            yield Matrix(joined, index, matrices[index] if layer.is_looked_up else None)
-    elif len(group) > 1:
-        for layer in group:
-            yield from _packed(kernel, [layer], row_multiple)
-    else:
-        yield None
+    whole = torch.cat(matrices) if len(group) > 1 else matrices[0]
+    packed = kernel.pack(whole)
+    biases = [layer.bias for layer in group]
+    joined = JoinedMatrix(kernel, packed, [*map(len, matrices)], biases, row_multiple(packed, whole))
+    return [Matrix(joined, index, matrices[index] if each.is_looked_up else None) for index, each in enumerate(group)]
 
 
 def unpack(model: torch.nn.Module) -> None:
