@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specdec.models.notes import lock_of, remembered
+from specdec.models.notes import lock_of
 from specdec.models.weights.layers import is_quantised
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ def without_gradients(is_inference: bool = True) -> Iterator[None]:
 
 
 def runs_in_inference_mode(model: "PreTrainedModel") -> bool:
-    """Return True if each kind of quantised layer in the model runs in inference mode; tested once per model."""
-    return remembered(model, "inference mode", lambda: _runs_in_inference_mode(model))
-
-
-def _runs_in_inference_mode(model: "PreTrainedModel") -> bool:
+    """Return True if each kind of quantised layer in the model runs in inference mode; runs each of them."""
     quantised = filter(is_quantised, model.modules())
     kinds: dict[object, Any] = {(type(module), type(getattr(module, "weight", None))): module for module in quantised}
     with without_gradients():

@@ -28,7 +28,6 @@ class Notes:
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         self.lock = lock or threading.RLock()
         self.while_unchanging: dict[Hashable, Any] | None = None  # digests, while the model is unchanging
-        self.last_key: tuple[Hashable, str] | None = None  # of findings, with what it depends on
         self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one refers to it
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
