@@ -181,11 +181,6 @@ class Settings(BaseModel):
             raise ValueError("give a constraint of specdec.constraints, such as JsonSchema(Person) or Regex('[0-9]+')")
         return value
 
-    @field_validator("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", mode="before")
-    @classmethod
-    def _none_is_empty(cls, value: object) -> object:
-        return () if value is None else value
-
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:
         if self.temperature == 0.0:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
-from specdec.models.loading import ModelSource, load_pretrained
+from specdec.models.loading import ModelSource
 from specdec.models.own_models import NAME, is_smollm2
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.options import name_and_options
@@ -111,7 +111,7 @@ def read_models(
 
 def _read_by_torch(source: ModelSource, tokenizer: Any | None, passed_over: Mapping[str, str]) -> tuple[Any, Any]:
     try:
-        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
+        return Backend.read(source, tokenizer, NO_OPTIONS)
     except ModelError as error:
         others = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items() if reason not in str(error))
         if not others or memory_ran_out(error):
