@@ -91,7 +91,7 @@ def read_models(
         cls, options = registry.backend(backend)
         yield _loaded(source, *cls.read(source, tokenizer, options))
         return
-    source = source.with_hub_answer()  # refuses a wrong hub name first
+    source.hub_answer()  # refuses a wrong hub name first
     declined, failed = dict[str, str](), dict[str, str]()
     for plugin in preferred(registry):
         name = registry.name_of(plugin)

@@ -301,7 +301,7 @@ def test_what_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModelError, match=r"it has no config\.json: copy the checkpoint's into a folder with its files"):
         loading._origin_of(ModelSource("owner/exported"), TOKENIZER)
     assert hub.is_name_of_export(ModelSource("owner/exported"))
-    assert not hub.is_name_of_export(ModelSource("owner/exported", known_answer=HubAnswer(is_offline=True)))
+    assert not hub.is_name_of_export(ModelSource("owner/exported", _known=[HubAnswer(is_offline=True)]))
     files.append("model.safetensors")
     assert not hub.is_name_of_export(ModelSource("owner/exported"))
     monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: 1 / 0)
