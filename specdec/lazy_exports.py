@@ -5,25 +5,27 @@ files can be moved. Code in ``specdec/`` imports from files: importing from its 
 circle.
 """
 
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 
-def lazy_exports(
-    package: str, names_by_module: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return a package's ``__getattr__``, ``__dir__`` and ``__all__``; submodules are imported at first use as well.
 
-    Call it in the ``else`` of an ``if TYPE_CHECKING`` that imports the same names as themselves, for type checkers.
+    Call it in the ``else`` of an ``if TYPE_CHECKING`` that imports the exported names as themselves, for type checkers:
+    the names and their modules are read from these statements.
 
     Args:
         package: the package's ``__name__``.
-        names_by_module: the exported names, by the module of the package that defines them.
     """
-    modules = {name: f"{package}.{module}" for module, names in names_by_module.items() for name in names}
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_bytes())
+    statements = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+    modules = {name.asname: str(each.module) for each in statements for name in each.names if name.asname}
 
     def get(name: str) -> Any:
         if name in modules:

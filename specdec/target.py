@@ -17,6 +17,7 @@ from specdec.tree import ROOT, DraftTree, Role
 _NO_TRUNKS: Mapping["CacheRow", Sequence[int]] = {}
 
 
+@dataclass(eq=False, slots=True)
 class CacheRow:
     """A handle of a sequence in the cache, from ``open`` to ``release``.
 
@@ -26,15 +27,9 @@ class CacheRow:
         is_waiting: True while a context holds the row for its next request.
     """
 
-    __slots__ = ("capacity", "is_waiting", "length")
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
-        self.is_waiting = False
-
-    def __repr__(self) -> str:
-        return f"Row({self.length} of {self.capacity})"
+    capacity: int
+    length: int = 0
+    is_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,6 @@ def test_every_exported_class_and_function_says_what_it_is(package: ModuleType) 
 @pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
 def test_what_type_checkers_read_is_what_is_imported(package: ModuleType) -> None:
     read = typed_imports(package)
-    assert sorted(each.name for each in read) == package.__all__
     assert [each for each in read if each.given != each.name] == []  # a strict checker takes others for private
     wrong = [each for each in read if getattr(package, each.name) is not getattr(import_module(each.module), each.name)]
     assert wrong == []

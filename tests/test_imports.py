@@ -151,7 +151,6 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
         "specdec.backends",
         "specdec.apps.in_transformers",
         "specdec.masks.exact.kernel",
-        "specdec.masks.slot_table.kernel",
         "specdec.models.architecture",
         "specdec.models.attention_switch",
         "specdec.runtime.probes",

@@ -1,6 +1,6 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -8,8 +8,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specdec.backends.base import Held
-from specdec.backends.placement import Placement, room_for, rounded
-from specdec.backends.states.row_tokens import Chain, RowTokens
+from specdec.backends.placement import Placement, RowTokens, room_for, rounded
 from specdec.models.leaf_call import leaf_call
 
 # A row needs room for its draft trees in addition to the announced tokens.
@@ -149,11 +148,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             for layer in held:
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
-    def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
+    def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
         """Place the passes over some rows' chains, one after another; yields what each pass reads of which rows."""
-        for row, chain in chains.items():
-            self.place([row], [self.lengths[row]], len(chain.tokens))
-            yield [RowTokens(row, self.lengths[row], chain.tokens)]
+        for chain in chains:
+            self.place([chain.row], [chain.start], len(chain.tokens))
+            yield [chain]
 
     def pass_context(self) -> AbstractContextManager[None]:
         """Return the context in which the model's pass over chains is run."""

@@ -13,7 +13,6 @@ from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examinati
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
 from specdec.backends.grouped_attention import NAME as GROUPED
-from specdec.backends.grouped_attention import is_for as is_for_grouped
 from specdec.backends.grouped_attention import register as register_grouped
 from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.inputs import Inputs, Outputs
@@ -72,7 +71,8 @@ class HFBackend(Backend):
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._hidden_states = HiddenStates(model)
-        self._has_fused_attention = is_for_grouped(config) and not why_fixed(model)
+        # Grouped attention calls torch's fused one where it isn't faster.
+        self._has_fused_attention = config._attn_implementation == "sdpa" and not why_fixed(model)
         register_grouped()
         compiler.register()
 

@@ -51,7 +51,7 @@ def read(path: Path, model: type[Value]) -> Value | None:
 
 
 def write(path: Path, value: BaseModel) -> bool:
-    """Replace a file atomically and durably. Return False if it can't be written; the old file then stays."""
+    """Replace a file atomically. Return False if it can't be written; the old file then stays."""
     text = json.dumps({"digest": _digest(value), "value": value.model_dump(mode="json")}, indent=1)
     try:
         replace_file(path, lambda file: file.write(text.encode()))
@@ -104,8 +104,6 @@ def put_in_place(unfinished: Path, path: Path) -> None:
     with unfinished.open("r+b") as file:
         os.fsync(file.fileno())
     unfinished.replace(path)
-    with suppress(OSError):  # not every system can flush a folder
-        _flush_folder(path.parent)
 
 
 def _digest(value: BaseModel) -> str:
@@ -118,14 +116,6 @@ def _remove_abandoned(path: Path) -> None:
         for unfinished in path.parent.glob(f".{path.name}.*.part"):
             if time.time() - unfinished.stat().st_mtime > _ABANDONED:
                 unfinished.unlink()
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,13 +36,12 @@ class ModelSource:
         name: a folder, a GGUF file, or a hub name.
         device: a torch device; "" for the default.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
-        known_answer: the hub's answer about the model, if it has been requested.
     """
 
     name: str
     device: str = ""
     dtype: str = "auto"
-    known_answer: HubAnswer | None = field(default=None, compare=False, repr=False)
+    _known: list[HubAnswer] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
@@ -65,15 +64,13 @@ class ModelSource:
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def hub_answer(self) -> HubAnswer:
-        """Return the hub's answer about the model. Each call requests it unless it is known: see ``with_hub_answer``.
+        """Return the hub's answer about the model, which the first call requests.
 
         Raises as ``HubAnswer.of``.
         """
-        return self.known_answer or HubAnswer.of(self.name)
-
-    def with_hub_answer(self) -> Self:
-        """Return this source with the hub's answer, so that a start requests it once; raises as ``HubAnswer.of``."""
-        return replace(self, known_answer=self.hub_answer())
+        if not self._known:
+            self._known.append(HubAnswer.of(self.name))
+        return self._known[0]
 
 
 def refuse_for_loaded(model: object, device: object, dtype: object) -> None:

@@ -14,9 +14,9 @@ from specdec.backends.chain_passes import causal_masks
 from specdec.backends.hf import HFBackend
 from specdec.backends.placement import Placement
 from specdec.backends.states import stateful_cache
+from specdec.backends.states.state_costs import passes_of_step, shared_passes
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
-from specdec.models.shared_passes import passes_of_step, shared_passes
 from specdec.target import CacheRow
 from specdec.tree import ROOT, DraftTree
 from tests.backends.test_stateful_cache import TOLERANCE, counted, made, texts, without_a_cache

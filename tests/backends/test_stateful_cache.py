@@ -13,12 +13,12 @@ from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import supported_passes, wide_passes
 from specdec.backends.hf import HFBackend
 from specdec.backends.states.state_cache_choice import RecurrentGemmaStates
+from specdec.backends.states.state_costs import MOST_PENDING
 from specdec.backends.states.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
 from specdec.models.notes import lock_of
-from specdec.models.shared_passes import MOST_PENDING
 from specdec.record import StepRecord
 from specdec.runtime.probes.costs import measure_costs
 from specdec.target import Target

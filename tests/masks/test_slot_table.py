@@ -12,8 +12,7 @@ from specdec.backends.static import StaticBackend, StaticInputs
 from specdec.layout import Shapes, Window
 from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
-from specdec.masks.slot_table.kernel import attend_by_torch
-from specdec.masks.slot_table.table import SlotTable
+from specdec.masks.slot_table.kernel import SlotTable, attend_by_torch
 from specdec.runtime.probes.products import Products
 from specdec.runtime.probes.walk import walk
 from specdec.target import Target

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from specdec.backends.base import Held
 from specdec.backends.cache import RaggedCache, RaggedLayer
+from specdec.backends.placement import RowTokens
 from specdec.backends.states.layer_states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
 from specdec.backends.states.row_states import MOST_CHECKPOINTS, Reading, RowStates
-from specdec.backends.states.row_tokens import Chain, RowTokens
+from specdec.backends.states.state_costs import MOST_PENDING, shared_passes
 from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
-from specdec.models.shared_passes import MOST_PENDING, shared_passes
 
 _CHUNK = 256  # tokens of a pass that rereads a text
 _MOST_BYTES = 1 << 30  # of the states after each token, in all passes of a step
@@ -74,8 +74,8 @@ class StatefulCache(RaggedCache):
             return RaggedLayer(self.placement)
         return RaggedStateLayer(self.placement, num_states) if STATES[kind] else StateLayer(num_states)
 
-    def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
-        readings = [self._begin(row, chain) for row, chain in chains.items()]
+    def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
+        readings = [self._begin(chain) for chain in chains]
         self._has_room = self._bytes_of_each(readings) <= _MOST_BYTES
         # Rows with more passes begin earlier, so that all rows' last ones, over the drafts, come together.
         for num_left in range(max(len(reading.stops) for reading in readings), 0, -1):
@@ -83,12 +83,12 @@ class StatefulCache(RaggedCache):
             for joined in self._joined(due):
                 yield from self._pass(joined)
 
-    def _begin(self, row: int, chain: Chain) -> Reading:
+    def _begin(self, chain: RowTokens) -> Reading:
         """Decide where the passes over a row's chain start and stop."""
-        own, tokens, end = self._rows[row], chain.tokens, self.lengths[row] + len(chain.tokens)
+        own, tokens, end = self._rows[chain.row], chain.tokens, chain.stop
         own.fed, own.new = tokens, []
         # The root is committed whatever its logits are.
-        certain = self.lengths[row] + min(chain.num_trunk + 1, len(tokens))
+        certain = min(chain.start + chain.num_trunk + 1, end)
         own.has_draft = end > certain
         if own.is_reading:
             own.num_prompt = certain
@@ -100,7 +100,7 @@ class StatefulCache(RaggedCache):
         begin = before.length
         fed = [*own.tokens[begin:], *tokens]
         stops = [*self._stops(begin, certain, end, has_own_prompt)]
-        return Reading(row, before, fed, stops, certain, own.num_prompt)
+        return Reading(chain.row, before, fed, stops, certain, own.num_prompt)
 
     def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int, has_own_prompt: bool) -> Snapshot:
         """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less.

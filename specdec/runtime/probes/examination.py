@@ -6,6 +6,7 @@ dtype or number of threads, the model is examined again.
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -18,7 +19,6 @@ from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler
 from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
-from specdec.models.notes import lock_of
 from specdec.runtime.probes.findings import recalled
 from specdec.runtime.probes.products import Products, probe_products
 from specdec.runtime.probes.selftest import SelfTestResult, probe
@@ -86,7 +86,7 @@ def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
             tested = _self_test(backend)
             if not tested.fault:
                 break
-            passes = _simpler(backend, tested.fault)
+            passes = _simpler(backend, tested.fault, inexact)
     except BaseException:  # Ctrl-C too
         backend.close()
         raise
@@ -128,7 +128,7 @@ def passes_to_test(backend: HFBackend) -> tuple[SupportedPasses, str]:
     return passes, inexact
 
 
-def _simpler(backend: HFBackend, fault: str) -> SupportedPasses:
+def _simpler(backend: HFBackend, fault: str, inexact: str) -> SupportedPasses:
     """Return simpler passes than those that failed the self-test.
 
     Raises:
@@ -142,17 +142,15 @@ def _simpler(backend: HFBackend, fault: str) -> SupportedPasses:
             return replace(passes, reads_rows_alone=True)
         if passes.shapes.takes_drafts:
             return passes.by_single_tokens(fault)
-    raise ModelError(_refusal(backend.model, passes.reason, fault))
+    both = fault if fault == passes.reason else f"with trees, {passes.reason}; with chains, {fault}"
+    why = "; ".join(filter(None, [both, inexact])).rstrip(".")
+    raise ModelError(f"{name_of(backend.model)} can't be decoded losslessly: {why}; {_NEEDED}")
 
 
-def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, compiler: Compiler | None = None) -> Products:
+def products_of(model: PreTrainedModel, seconds: float, compiler: Compiler) -> Products:
     """Return the findings on row independence of the model's layers, with a compiler's operations."""
-
-    def found() -> Products:
-        return probe_products(model, seconds, None if compiler is None else compiler.operations(model.device))
-
-    question = "products" if compiler is None else f"products {compiler!r}"
-    return recalled(model, question, Products, found, math.isinf(seconds))
+    found = partial(probe_products, model, seconds, compiler.operations(model.device))
+    return recalled(model, f"products {compiler!r}", Products, found, math.isinf(seconds))
 
 
 def _self_test(backend: HFBackend) -> SelfTestResult:
@@ -166,10 +164,3 @@ def _self_test(backend: HFBackend) -> SelfTestResult:
             return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
 
     return recalled(model, question, SelfTestResult, tested, not backend.is_alone)
-
-
-def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:
-    both = with_trees if with_chains == with_trees else f"with trees, {with_trees}; with chains, {with_chains}"
-    with lock_of(model):
-        why = "; ".join(filter(None, [both, products_of(model).inexact]))
-    return f"{name_of(model)} can't be decoded losslessly: {why.rstrip('.')}; {_NEEDED}"

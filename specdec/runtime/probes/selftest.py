@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from specdec.backends.base import Deviation
 from specdec.errors import ModelError, in_one_line, is_out_of_memory, memory_ran_out
 from specdec.models.architecture import name_of
-from specdec.models.own_forward import own_logits
+from specdec.models.gradients import own_logits
 from specdec.models.weights.layers import rounds_rows
 from specdec.runtime.probes.walk import Walk, WrongLayout, distances, walk
 from specdec.target import Target

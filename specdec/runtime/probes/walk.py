@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +34,7 @@ _KEPT = 2
 _SECONDS = 0.1  # after which no larger trees are run: for large models on slow devices
 
 
-@dataclass(frozen=True, slots=True)
-class PassLogits:
+class PassLogits(NamedTuple):
     """The logits at one position, ``(vocab,)``, and the kind of pass that computed them."""
 
     kind: str
@@ -57,7 +57,7 @@ class Walk:
     def passes(self) -> Iterator[tuple[str, int, torch.Tensor]]:
         """Yield the kind of pass, the position and the logits of all of them, plain steps first."""
         yield from (("a plain step", position, logits) for position, logits in self.plain.items())
-        yield from ((found.kind, found.position, found.logits) for found in self.others)
+        yield from self.others
 
     def deviation(self) -> Deviation:
         """Return the first kind of pass whose bits differ from plain steps, and the largest difference of a logit.
