@@ -20,15 +20,4 @@ if TYPE_CHECKING:
     from specdec.backends.toy import ToyBackend as ToyBackend
     from specdec.backends.toy import ToyModel as ToyModel
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("NO_OPTIONS", "Backend", "BackendOptions", "Examination", "Held"),
-            "hf": ("HFBackend",),
-            "output": ("Output", "OutputRow"),
-            "process_group": ("GroupBackend",),
-            "recorded.backend": ("RecordedBackend",),
-            "static": ("StaticBackend",),
-            "toy": ("TokenDistribution", "ToyBackend", "ToyModel"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -17,16 +17,4 @@ if TYPE_CHECKING:
     from specdec.constraints.structural_tags import StructuralTags as StructuralTags
     from specdec.constraints.structural_tags import Tag as Tag
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("Constraint", "ConstraintState", "Vocabulary"),
-            "choice": ("Choice",),
-            "grammar": ("Grammar",),
-            "json_object": ("JsonObject",),
-            "json_schema": ("JsonSchema",),
-            "path_state": ("PathState",),
-            "regex": ("Regex",),
-            "structural_tags": ("StructuralTags", "Tag"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

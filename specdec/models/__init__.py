@@ -22,19 +22,4 @@ if TYPE_CHECKING:
     from specdec.models.token_weights import embeddings_of as embeddings_of
     from specdec.models.token_weights import output_rows_of as output_rows_of
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "architecture": ("attention_kinds", "name_of", "shapes_of"),
-            "attention_switch": ("why_fixed",),
-            "fingerprint": ("fingerprint_of",),
-            "gguf_file": ("is_gguf",),
-            "gradients": ("without_autocast",),
-            "hub": ("HubAnswer",),
-            "loading": ("ModelSource", "load_pretrained", "load_pretrained_tokenizer"),
-            "model_files": ("model_file",),
-            "notes": ("remembered",),
-            "own_forward": ("own_logits",),
-            "token_weights": ("embeddings_of", "output_rows_of"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

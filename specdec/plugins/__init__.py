@@ -9,10 +9,4 @@ if TYPE_CHECKING:
     from specdec.plugins.registry import Registry as Registry
     from specdec.plugins.registry import load_plugins as load_plugins
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "builtins": ("built_in",),
-            "registry": ("Registry", "load_plugins"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)
