@@ -36,7 +36,7 @@ BUILT_INS = {
     },
     "constraints": {
         "json_schema": "specdec.constraints.json_schema:JsonSchema",
-        "json_object": "specdec.constraints.json_object:JsonObject",
+        "json_object": "specdec.constraints.json_schema:JsonObject",
         "regex": "specdec.constraints.regex:Regex",
         "choice": "specdec.constraints.choice:Choice",
         "grammar": "specdec.constraints.grammar:Grammar",

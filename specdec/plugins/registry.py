@@ -20,8 +20,7 @@ from specdec.plugins.names import BUILT_INS, NAME, PROJECT, merged_parts, regist
 from specdec.plugins.options import configured, name_and_options
 from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.auto.proposer import AutoProposer
-from specdec.strategies.base import Proposer
-from specdec.strategies.local_source import LocalSource
+from specdec.strategies.base import LocalSource, Proposer
 
 
 @dataclass(frozen=True, slots=True)
