@@ -221,10 +221,9 @@ def load_pretrained(
 
 def _why_not(name: str, error: Exception) -> str:
     """Return why a model can't be read, and what to do."""
-    known = memory_ran_out(error) or (reason_of(error) if is_gguf(name) else "")
     here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
     reason = f"{here}{NO_CONFIG if lacks_config(Path(name)) else _reason(error)}"
-    return known or f"{reason}. {remedy_for_files(name)}"
+    return memory_ran_out(error) or (reason_of(error) if is_gguf(name) else f"{reason}. {remedy_for_files(name)}")
 
 
 def load_pretrained_tokenizer(name: str, hub: HubAnswer | None = None) -> Any:
