@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.constraints.path_state import PathState
-from specdec.errors import RequestError, SpecdecError, failure
+from specdec.errors import RequestError, blaming
 
 _MOST_CONSTRAINTS = 64
 
@@ -69,12 +69,8 @@ class ConstraintCache:
             raise RequestError(f"{name} has a field that can't be hashed: use tuples") from None
         state = self.find(constraint)
         if state is None:
-            try:
+            with blaming(f"constraint {type(constraint).__name__}"):
                 state = constraint.start(self._vocabulary)
-            except SpecdecError:
-                raise
-            except Exception as error:  # a third party's code
-                raise failure(f"constraint {type(constraint).__name__}", error) from error
             self.add(constraint, state)
         ends = frozenset(token for token in eos_token_ids if token < self._vocabulary.size)
         path = PathState(state, ends, self._vocabulary.size)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 import specdec.plugins.hookspecs
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import PluginError, failure, in_one_line, is_out_of_memory
+from specdec.errors import PluginError, blaming, in_one_line, is_out_of_memory
 from specdec.masks.base import MaskCompiler
 from specdec.models.weights.base import Kernel
 from specdec.plugins.contracts import CONTRACTS, fault_of
@@ -210,10 +210,8 @@ class Registry:
         for plugin in self.of_kind("masks"):
             assert issubclass(plugin.cls, MaskCompiler), "checked when it registered"
             if plugin.cls.bit_exact == bit_exact:
-                try:
+                with blaming(f"mask {plugin.full_name}"):
                     found += plugin.cls.choices(device).items()
-                except Exception as error:  # a third party's code
-                    raise failure(f"mask {plugin.full_name}", error) from error
         found = [choice for choice in found if choice[0] >= least]
         return [compiler for _, compiler in sorted(found, key=lambda choice: -choice[0])]
 
