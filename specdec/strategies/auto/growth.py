@@ -156,7 +156,9 @@ class Growth:
                 self._leave_out(number, error)
                 continue
             states[number] = state
-            candidates = self._joined(candidates, proposed) if candidates else proposed
+            for each in candidates.keys() & proposed.keys():  # both propose it, so it is an agreement
+                proposed[each] = self._agreements[candidates[each], proposed[each]]
+            candidates = {**candidates, **proposed} if candidates else proposed
         self._states.append(states)
         self.candidates.append(candidates)
         self._extend_frontier(node, candidates)
@@ -167,16 +169,6 @@ class Growth:
             raise error
         self._growing = [each for each in self._growing if each[0] != number]
         self._on_failure(number, error)
-
-    def _joined(
-        self, candidates: Mapping[int, AcceptanceRate], proposed: Mapping[int, AcceptanceRate]
-    ) -> Mapping[int, AcceptanceRate]:
-        """Return candidates and those of another source; a token that both propose is an agreement."""
-        joined = {**candidates, **proposed}
-        for token, rate in candidates.items():
-            if token in proposed:
-                joined[token] = self._agreements[rate, proposed[token]]
-        return joined
 
     def _extend_frontier(self, node: int, candidates: Mapping[int, AcceptanceRate]) -> None:
         """Add a node's candidates, unless others will be taken before them whatever is found later."""
