@@ -10,22 +10,24 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from pkgutil import get_data
 from typing import Any
 
 
 def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return a package's ``__getattr__``, ``__dir__`` and ``__all__``; submodules are imported at first use as well.
 
-    Call it in the ``else`` of an ``if TYPE_CHECKING`` that imports the exported names as themselves, for type checkers:
-    the names and their modules are read from these statements.
+    Call it in the ``else`` of an ``if TYPE_CHECKING``. What that block imports for type checkers, each name as itself,
+    is what the package exports: it is read from the package's source.
 
     Args:
         package: the package's ``__name__``.
     """
-    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_bytes())
-    statements = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
-    modules = {name.asname: str(each.module) for each in statements for name in each.names if name.asname}
+    source = get_data(package, "__init__.py")
+    assert source is not None, "a package is read from its source"
+    blocks = [node.body for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [each for block in blocks for each in block if isinstance(each, ast.ImportFrom)]
+    modules = {alias.name: str(each.module) for each in imports for alias in each.names}
 
     def get(name: str) -> Any:
         if name in modules:

@@ -76,20 +76,6 @@ class DraftTree:
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
     """
 
-    __slots__ = (
-        "_index",
-        "depths",
-        "draws",
-        "has_true_q",
-        "parents",
-        "probs",
-        "proposed_by",
-        "roles",
-        "sources",
-        "tokens",
-        "wanted",
-    )  # fmt: skip
-
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
         self.parents: list[int] = [-1]

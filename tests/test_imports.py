@@ -101,7 +101,6 @@ def test_the_loop_imports_no_plug_in_manager_not_even_through_others(module: str
     managers = (
         "pluggy",
         "specdec.plugins.registry",
-        "specdec.plugins.builtins",
         "specdec.plugins.hookspecs",
         "importlib.metadata",
     )

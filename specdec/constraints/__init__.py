@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from specdec.constraints.base import Vocabulary as Vocabulary
     from specdec.constraints.choice import Choice as Choice
     from specdec.constraints.grammar import Grammar as Grammar
-    from specdec.constraints.json_object import JsonObject as JsonObject
+    from specdec.constraints.json_schema import JsonObject as JsonObject
     from specdec.constraints.json_schema import JsonSchema as JsonSchema
     from specdec.constraints.path_state import PathState as PathState
     from specdec.constraints.regex import Regex as Regex

@@ -194,22 +194,15 @@ def load_pretrained(
 
     try:
         header = GgufHeader.of(Path(name)) if is_gguf(name) else None
-        if header:
-            others = {**gguf_arguments(header), **others}
+        own = gguf_arguments(header) if header else {}
         model, report = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **{**own, **others}
         )
         loaded = _read_tokenizer(name, place, where) if tokenizer is None else tokenizer
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
-        if said := memory_ran_out(error):
-            raise ModelError(f"can't load {name!r}: {said}") from error
-        if is_gguf(name):
-            raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
-        here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
-        reason = NO_CONFIG if lacks_config(Path(name)) else _reason(error)
-        raise ModelError(f"can't load {name!r}: {here}{reason}. {remedy_for_files(name)}") from error
+        raise ModelError(f"can't load {name!r}: {_why_not(name, error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would continue with random numbers instead
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])
@@ -221,6 +214,13 @@ def load_pretrained(
         check_tensors(header, model, report["unexpected_keys"])
         forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
+
+
+def _why_not(name: str, error: Exception) -> str:
+    """Return why a model can't be read, and what to do."""
+    here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
+    reason = f"{here}{NO_CONFIG if lacks_config(Path(name)) else _reason(error)}"
+    return memory_ran_out(error) or (reason_of(error) if is_gguf(name) else f"{reason}. {remedy_for_files(name)}")
 
 
 def load_pretrained_tokenizer(name: str, hub: HubAnswer | None = None) -> Any:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from specdec.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from specdec.plugins.builtins import built_in as built_in
+    from specdec.plugins.names import built_in as built_in
     from specdec.plugins.registry import Registry as Registry
     from specdec.plugins.registry import load_plugins as load_plugins
 else:

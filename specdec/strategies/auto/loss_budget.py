@@ -12,13 +12,17 @@ class Pause:
     """Counts the steps since something last paid, so that it is tried again: what it costs or brings may have changed.
 
     The first pause is short, and each is twice as long as the one before it.
+
+    Attributes:
+        num_idle: steps since it was made, or began anew.
     """
 
     def __init__(self) -> None:
-        self._num_steps, self._length = 0, _PAUSE
+        self.num_idle, self._num_steps, self._length = 0, 0, _PAUSE
 
     def step(self, may_try: bool) -> int:
         """Count a step; return its number in a trial, 0 outside of one. A trial begins once it ``may_try``."""
+        self.num_idle += 1
         if self._num_steps == self._length + _TRIAL:
             self._num_steps, self._length = 0, min(_LONGEST_PAUSE, 2 * self._length)
         if self._num_steps != self._length or may_try:
@@ -27,7 +31,7 @@ class Pause:
 
     def begin_anew(self) -> None:
         """Begin the pause anew, as long as it was."""
-        self._num_steps = 0
+        self.num_idle = self._num_steps = 0
 
 
 class LossBudget:

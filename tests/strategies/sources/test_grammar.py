@@ -96,7 +96,7 @@ class Named:
 
 
 def test_refused_candidates_are_pruned_before_they_are_priced() -> None:
-    growth = Growth([Named()], request(first_state()), BUDGET)  # type: ignore[list-item]  # a fake
+    growth = Growth({0: Named()}, request(first_state()), BUDGET)  # type: ignore[list-item]  # a fake
     while growth.next_probability:
         growth.take()
     tree = growth.tree(len(growth))
