@@ -846,7 +846,7 @@ MUTATIONS = (
     Mutation(
         "a finding of another number of threads",
         "specdec/runtime/probes/findings.py",
-        (("question = fingerprint, torch.get_num_threads()", "question = fingerprint, 0"),),
+        (("(fingerprint, torch.get_num_threads())", "(fingerprint, 0)"),),
         ("tests/runtime/probes/test_findings.py::test_threads_are_part_of_the_question",),
     ),
     Mutation(
