@@ -57,19 +57,6 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
-    """The first kind of pass whose bits differ from plain steps, or "", and the largest difference of a logit."""
-
-    where: str
-    noise: float
-
-    @property
-    def inexact(self) -> str:
-        """The reason why the bits of logits depend on the kind of pass, or ""."""
-        return f"logits in {self.where} have other bits than in plain steps" if self.where else ""
-
-
-@dataclass(frozen=True, slots=True)
 class Examination:
     """The facts about a loaded model's passes that its engine knows or that probes at load have found.
 

@@ -17,7 +17,6 @@ from typing import BinaryIO, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-_ABANDONED = 24 * 3600  # seconds after which files left by a killed process are removed
 _TRIES, _PAUSE = 100, 0.01  # for the lock; its holder writes one small file
 
 
@@ -84,7 +83,6 @@ def replace_file(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
         OSError: if it can't be written; the old file then stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with unfinished.open("xb") as file:
@@ -109,13 +107,6 @@ def put_in_place(unfinished: Path, path: Path) -> None:
 def _digest(value: BaseModel) -> str:
     schema = json.dumps(type(value).model_json_schema(), sort_keys=True)
     return blake2b(f"{schema}\n{value.model_dump_json()}".encode(), digest_size=16).hexdigest()
-
-
-def _remove_abandoned(path: Path) -> None:
-    with suppress(OSError):
-        for unfinished in path.parent.glob(f".{path.name}.*.part"):
-            if time.time() - unfinished.stat().st_mtime > _ABANDONED:
-                unfinished.unlink()
 
 
 @contextmanager

@@ -92,8 +92,8 @@ class DistributedBackend(GroupBackend):
             if selftest.fault:
                 loaded.close()
                 raise ModelError(f"{name_of(model)} can't share branches: {selftest.fault}")
-            deviation, own = selftest.deviation, loaded.examination
-            loaded.examination = replace(own, inexact=own.inexact or deviation.inexact, noise=deviation.noise)
+            own = loaded.examination
+            loaded.examination = replace(own, inexact=own.inexact or selftest.inexact, noise=selftest.noise)
         return loaded
 
     def close(self) -> None:

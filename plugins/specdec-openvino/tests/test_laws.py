@@ -57,8 +57,8 @@ def test_findings_are_of_the_plug_ins_version_as_well_as_of_the_engines() -> Non
 def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, family: str) -> None:
     backend = OpenVINOBackend.load(make(family), ExactCompiler(), OpenVINOOptions())
     assert not backend.shapes.takes_trees
-    deviation = walk(Target(backend, ExactCompiler())).deviation()
-    assert not deviation.where
+    found = walk(Target(backend, ExactCompiler())).result()
+    assert not found.inexact
     assert not backend.examination.inexact
 
 
@@ -108,7 +108,7 @@ def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name:
     for dtype in (torch.float32, bfloat16):
         model = families.make(*families.TREES[name]).to(dtype)
         backend = OpenVINOBackend.load(model, ExactCompiler(), OpenVINOOptions())
-        assert not walk(Target(backend, ExactCompiler())).deviation().where
+        assert not walk(Target(backend, ExactCompiler())).result().inexact
         operations = backend._passes._compiled.model.get_runtime_model().get_ops()
         numbers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in operations))
     assert numbers[0]["PagedAttention"] == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Deviation, Examination
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination
 from specdec.backends.hf import HFBackend
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.backends.wide_passes import limited_modules, without_limits
@@ -21,8 +21,8 @@ from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
 from specdec.runtime.probes.findings import recalled
 from specdec.runtime.probes.products import Products, probe_products
-from specdec.runtime.probes.selftest import SelfTestResult, probe
-from specdec.runtime.probes.walk import RAGGED, walk
+from specdec.runtime.probes.selftest import probe
+from specdec.runtime.probes.walk import RAGGED, SelfTestResult, walk
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
@@ -66,10 +66,10 @@ def _walked(target: Target, model: Any, key: str) -> Examination:
     if known.noise is not None:
         return known
     try:
-        deviation = recalled(model, f"walk {key}", Deviation, lambda: walk(target).deviation())
+        found = recalled(model, f"walk {key}", SelfTestResult, lambda: walk(target).result())
     except Exception as fault:  # decoding may not need what this pass needs
         return replace(known, inexact=known.inexact or f"the probe's passes raised {in_one_line(fault)}", noise=0.0)
-    return replace(known, inexact=known.inexact or deviation.inexact, noise=deviation.noise)
+    return replace(known, inexact=known.inexact or found.inexact, noise=found.noise)
 
 
 def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
@@ -93,9 +93,9 @@ def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
     if compiler.bit_exact and not passes.shapes.takes_trees:
         no_trees = f"exact attention verifies trees, and this model takes chains only ({passes.reason})"
         inexact = compiler.refuses(model.device, model.dtype) or no_trees
-    if compiler.bit_exact and not inexact and tested.deviation.inexact:
-        inexact = tested.deviation.inexact + _hint_for_experts(model)
-    found = Examination(passes.reason, inexact or tested.deviation.inexact, noise=tested.deviation.noise)
+    if compiler.bit_exact and not inexact and tested.inexact:
+        inexact = tested.inexact + _hint_for_experts(model)
+    found = Examination(passes.reason, inexact or tested.inexact, noise=tested.noise)
     return backend, found
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specdec.backends.base import Deviation
 from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.exact.regions import seen_in
@@ -59,11 +58,8 @@ class Walk:
         yield from (("a plain step", position, logits) for position, logits in self.plain.items())
         yield from self.others
 
-    def deviation(self) -> Deviation:
-        """Return the first kind of pass whose bits differ from plain steps, and the largest difference of a logit.
-
-        NaN counts as different.
-        """
+    def result(self, fault: str = "") -> "SelfTestResult":
+        """Return how the other passes differ from plain steps; NaN counts as different."""
         where, noise = "", 0.0
         for found in self.others:
             expected = self.plain[found.position]
@@ -71,7 +67,23 @@ class Walk:
                 where = where or found.kind
                 difference = (found.logits.double() - expected.double()).abs().max()
                 noise = max(noise, float(difference.nan_to_num(float("inf"), float("inf"))))
-        return Deviation(where, noise)
+        inexact = f"logits in {where} have other bits than in plain steps" if where else ""
+        return SelfTestResult(fault, inexact, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestResult:
+    """The result of trying a model out.
+
+    Attributes:
+        fault: why the model can't be driven, or "".
+        inexact: the first kind of pass whose logits have other bits than plain steps, as the reason, or "".
+        noise: the largest difference of a logit.
+    """
+
+    fault: str = ""
+    inexact: str = ""
+    noise: float = 0.0
 
 
 def distances(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
