@@ -264,7 +264,7 @@ MUTATIONS = (
     Mutation(
         "a draft that the balance can't lose whole",
         "specdec/strategies/auto/sizer.py",
-        ((" or not self._budget.may_spend(table.costs[size + 1] - 1.0)", ""),),
+        ((" or not self.budget.may_spend(table.costs[size + 1] - 1.0)", ""),),
         ("tests/strategies/auto/test_sizer.py",),
     ),
     Mutation(
@@ -294,7 +294,7 @@ MUTATIONS = (
     Mutation(
         "drafts that turned out expensive are charged what was believed",
         "specdec/strategies/auto/sizer.py",
-        (("self._budget.spend(self._costs.table(num_rows).at(self._size) - self.cost)", "pass"),),
+        (("self.budget.spend(self._costs.table(num_rows).at(self._size) - self.cost)", "pass"),),
         ("tests/strategies/auto/test_sizer.py", "tests/strategies/auto/test_busy_machine.py"),
     ),
     Mutation(

@@ -43,13 +43,14 @@ class LossBudget:
 
     Attributes:
         loss: share of plain decoding's time.
+        has_trials: small drafts are tried after pauses; the time of steps then shows what they cost.
         balance: what is left.
         trial: the number of the step under way in a trial, from 1, which is a plain step; 0 outside of one.
         is_used_up: drafts aren't even searched for.
     """
 
     def __init__(self, loss: float, has_trials: bool) -> None:
-        self.loss, self._has_trials = loss, has_trials
+        self.loss, self.has_trials = loss, has_trials
         self.forget()
 
     def forget(self) -> None:
@@ -60,7 +61,7 @@ class LossBudget:
     def begin(self) -> None:
         """Begin a step."""
         self.balance = self._began_with = min(_MOST, self.balance + self.loss)
-        self.trial = self._pause.step(self.balance >= 0.0) if self._has_trials else 0
+        self.trial = self._pause.step(self.balance >= 0.0) if self.has_trials else 0
         self.is_used_up = not self.trial and self.balance < (_RESUMES_AT if self.is_used_up else 0.0)
 
     def may_spend(self, cost: float) -> bool:

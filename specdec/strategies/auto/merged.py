@@ -23,7 +23,6 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.auto.drafter import MergedDrafter, Part, name_of
 from specdec.strategies.auto.growth import Growth
-from specdec.strategies.auto.loss_budget import LossBudget
 from specdec.strategies.auto.pass_pricing import PassPricing
 from specdec.strategies.auto.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.auto.source import Source, TreeSource
@@ -78,21 +77,16 @@ class MergedProposer(MergeOptions):
     def bind(self, host: Host) -> Engine:
         learns = host.is_keyed and self.clock
         costs = host.cost_model(host.costs() if host.is_keyed else NOMINAL_COSTS, 2 * self.num_nodes, learns)
-        budget = LossBudget(self.loss if host.is_keyed else math.inf, has_trials=learns)
-        return self.bind_with(host, SpeedupSizer(costs, budget), budget if learns else None)
+        return self.bind_with(host, SpeedupSizer(costs, self.loss if host.is_keyed else math.inf))
 
-    def bind_with(self, host: Host, sizer: DraftSizer, budget: LossBudget | None = None) -> Engine:
-        """Do as ``bind``, with a draft sizer of the caller's own.
-
-        Args:
-            budget: of passes of parts with a model; without one, they always run.
-        """
+    def bind_with(self, host: Host, sizer: DraftSizer) -> Engine:
+        """Do as ``bind``, with a draft sizer of the caller's own."""
         with ExitStack() as failing:
             parts = list[Part]()
             for proposer in self.proposers:
                 parts.append(Part.of(proposer, host, [part.name for part in parts]))
                 failing.callback(parts[-1].engine.close)
-            engine = MergedEngine(parts, sizer, self.num_nodes, host.takes_trees, learns=host.is_keyed, budget=budget)
+            engine = MergedEngine(parts, sizer, self.num_nodes, host.takes_trees, learns=host.is_keyed)
             failing.pop_all()
         return engine
 
@@ -101,7 +95,8 @@ class MergedEngine(Engine):
     """Grows the drafts of all requests to the size that pays for them together.
 
     If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
-    the text depends on the drafts. Passes of parts with a model spend from ``budget``; without one, they always run.
+    the text depends on the drafts. Passes of parts with a model spend from the sizer's budget if it has trials, and
+    always run otherwise.
     """
 
     def __init__(
@@ -111,25 +106,21 @@ class MergedEngine(Engine):
         num_nodes: int,
         takes_trees: bool,
         learns: bool = True,
-        budget: LossBudget | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.parts, self._sizer, self._learns = parts, sizer, learns
         self.notes = tuple(note for part in parts for note in part.engine.notes)
-        self._budget, self._clock = budget, clock
-        self._num_nodes, self._takes_trees = num_nodes, takes_trees
+        self._num_nodes, self._takes_trees, self._clock = num_nodes, takes_trees, clock
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._begun: list[PassPricing] = []  # in the step under way
         self._price_passes()
 
     def _price_passes(self) -> None:
-        """Begin anew to learn what the passes of parts with a model cost and win, if a budget is to bound them."""
-        self._passes = {
-            index: PassPricing(self._budget, self._clock)
-            for index, part in enumerate(self.parts)
-            if self._budget is not None and type(part.engine).prepare_drafts is not Engine.prepare_drafts
-        }
+        """Begin anew to learn what the passes of parts with a model cost and win."""
+        engines, budget = [part.engine for part in self.parts], self._sizer.budget
+        parts = [index for index, each in enumerate(engines) if type(each).prepare_drafts is not Engine.prepare_drafts]
+        self._passes = {index: PassPricing(budget, self._clock) for index in parts if budget and budget.has_trials}
 
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(part.engine.wants() for part in self.parts))
@@ -228,8 +219,6 @@ class MergedEngine(Engine):
 
     def forget(self) -> None:
         self.agreements.clear()
-        if self._budget is not None:
-            self._budget.forget()
         self._price_passes()
         self._sizer.forget()
         for part in self.parts:

@@ -16,7 +16,6 @@ from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.auto.drafter import Part
 from specdec.strategies.auto.growth import Growth
-from specdec.strategies.auto.loss_budget import LossBudget
 from specdec.strategies.auto.merged import MergedEngine
 from specdec.strategies.auto.pass_pricing import PassPricing
 from specdec.strategies.auto.sizer import SpeedupSizer
@@ -126,15 +125,15 @@ class Machine:
             return source
 
         names = {"cheap": Engine(start), "head": self.head}
-        budget = LossBudget(self.loss, has_trials=True)
         self.engine = MergedEngine(
             [Part(name, engine, AcceptanceRates(name, lambda _: 0.5)) for name, engine in names.items()],
-            SpeedupSizer(StepCosts(self.costs, 40), budget),
+            SpeedupSizer(StepCosts(self.costs, 40), self.loss),
             20,
             takes_trees=True,
-            budget=budget if self.is_priced else None,
             clock=lambda: self.head.now,
         )
+        if not self.is_priced:
+            self.engine._passes.clear()
         self.texts = [[0] for _ in range(self.num_rows)]
         random_stream = Randomness(0).stream("test")
         self.drafters = [
@@ -256,8 +255,8 @@ def test_the_time_of_others_prompts_makes_no_pass_cheap() -> None:
 
 
 def test_a_first_step_without_tokens_is_no_error() -> None:
-    budget = LossBudget(LOSS, has_trials=True)
-    priced, sizer = PassPricing(budget), SpeedupSizer(StepCosts(PASS, 40), budget)
+    sizer = SpeedupSizer(StepCosts(PASS, 40), LOSS)
+    priced = PassPricing(sizer.budget)
     for tokens in ((), (NEW,)):
         priced.begin([(growth_of({}), 1)], [0], sizer)
         assert priced.pays([1.0])
