@@ -140,8 +140,8 @@ class Layout:
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
         trees: a tree per row.
-        trunks: by row, the number of its first nodes that are committed tokens before the root, which is all of them in
-            a chunk of a prompt; empty if there are none.
+        num_prefix: by row, how many of its first nodes are committed tokens before the root: all, in a chunk of a prompt.
+            Empty if there are none.
     """
 
     lengths: tuple[int, ...]
@@ -154,7 +154,7 @@ class Layout:
     first: int = 0
     hidden: tuple[int, ...] = ()
     trees: tuple[DraftTree, ...] = ()
-    trunks: tuple[int, ...] = ()
+    num_prefix: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

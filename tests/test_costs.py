@@ -27,7 +27,7 @@ class Timed(Target):
 
     def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
         self.layout, answers = planned.layout, super().forward(planned, num_top)
-        if not any(planned.trunks.values()):
+        if not any(planned.num_prefix.values()):
             self.now += self.seconds(planned.layout.width)
             self.passes.append((planned.rows[0].length, planned.layout.width))
         return answers

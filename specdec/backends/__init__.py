@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from specdec.backends.base import Backend as Backend
     from specdec.backends.base import BackendOptions as BackendOptions
     from specdec.backends.base import Examination as Examination
-    from specdec.backends.base import Held as Held
+    from specdec.backends.base import KVBlock as KVBlock
     from specdec.backends.hf import HFBackend as HFBackend
     from specdec.backends.output import Output as Output
     from specdec.backends.output import OutputRow as OutputRow

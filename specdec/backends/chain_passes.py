@@ -35,7 +35,7 @@ class ChainPasses:
         for number, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
             row = layout.first + number
             tokens = layout.trees[number].tokens if layout.trees else layout.input_ids[number, :num_nodes].tolist()
-            self.chains.append(RowTokens(row, length, tokens, layout.trunks[number] if layout.trunks else 0))
+            self.chains.append(RowTokens(row, length, tokens, layout.num_prefix[number] if layout.num_prefix else 0))
             self._wanted[row] = [length + column for column in layout.columns if column < num_nodes]
         self._logits: dict[int, list[torch.Tensor]] = {row: [] for row in self._wanted}
         self._states: dict[int, list[list[torch.Tensor]]] = {row: [] for row in self._wanted}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination, Held
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination, KVBlock
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
 from specdec.backends.grouped_attention import NAME as GROUPED
@@ -198,11 +198,11 @@ class HFBackend(Backend):
         with lock_of(self.model), attention, without_cudnn(device), self.compiler.operations(device):
             yield
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         with without_gradients(self._is_inference):
             self._kept = range(self._first, self._first + len(paths))
             for row, path in zip(self._kept, paths, strict=True):
-                self._cache.keep(row, path)
+                self._cache.commit(row, path)
 
     def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
         if not state_kinds(self._config):
@@ -225,13 +225,13 @@ class HFBackend(Backend):
         with without_gradients(self._is_inference):
             self._cache.clear(row)
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
         with without_gradients(self._is_inference):
-            return self._cache.hold(row, start, stop)
+            return self._cache.copy_block(row, start, stop)
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
         with without_gradients(self._is_inference):
-            self._cache.put(row, held)
+            self._cache.append_blocks(row, held)
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         return self._cache.bytes_for(capacities)

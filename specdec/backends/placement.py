@@ -13,13 +13,13 @@ class RowTokens:
     """Consecutive tokens of one row that a pass reads, the first of them at position ``start``.
 
     Attributes:
-        num_trunk: of what a layout adds to a row, the first tokens that precede the root; all in a chunk of a prompt.
+        num_prefix: of what a layout adds to a row, the first tokens that precede the root; all in a chunk of a prompt.
     """
 
     row: int
     start: int
     tokens: Sequence[int]
-    num_trunk: int = field(default=0, compare=False)
+    num_prefix: int = field(default=0, compare=False)
 
     @property
     def stop(self) -> int:

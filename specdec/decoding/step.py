@@ -49,9 +49,9 @@ def compile_pass(batch: Batch) -> PlannedPass:
     reading = [turn for turn in batch.turns if turn.num_read]
     return batch.target.compile(
         trees={turn.row: turn.tree for turn in batch.turns},
-        trunks={turn.row: turn.prefix for turn in reading},
+        prefixes={turn.row: turn.prefix for turn in reading},
         hidden=sorted(layers),
-        wanted_trunks=[turn.row for turn in reading if turn.request.reads_prompt_logits],
+        wanted_prefixes=[turn.row for turn in reading if turn.request.reads_prompt_logits],
         chunks=[turn.row for turn in reading if turn.outcome.is_chunk],
     )
 
@@ -69,7 +69,7 @@ def discard_spoiled(batch: Batch, output: PassOutput) -> bool:
     drafting = [turn for turns in batch.drafting.values() for turn in turns]
     spoiled = [turn for turn in drafting if not output.rows[turn.row].is_finite(ROOT) and len(turn.tree) > 1]
     if spoiled:
-        batch.target.keep(output.planned, {})
+        batch.target.commit(output.planned, {})
     for turn in spoiled:
         batch.target.clear(turn.row)
         turn.tree = turn.proposed.subtree([])
@@ -99,9 +99,9 @@ def commit(batch: Batch, output: PassOutput) -> None:
     """Append each verdict's tokens to its request; commit the keys and values of prompts and accepted paths."""
     for turn in batch.turns:
         if turn.num_read:
-            turn.outcome.prompt_logprobs = prompt_logprobs(turn, output.rows[turn.row].of_trunk())
+            turn.outcome.prompt_logprobs = prompt_logprobs(turn, output.rows[turn.row].of_prefix())
         turn.commit(batch.flags_ties)
-    batch.target.keep(output.planned, {turn.row: turn.outcome.path for turn in batch.turns})
+    batch.target.commit(output.planned, {turn.row: turn.outcome.path for turn in batch.turns})
 
 
 def observe(batch: Batch, output: PassOutput) -> None:
@@ -112,7 +112,7 @@ def observe(batch: Batch, output: PassOutput) -> None:
             continue
         with Guard(request.strategy.author, [request]):
             if turn.num_read:
-                signals = prompt_signals(turn, output.rows[turn.row].of_trunk())
+                signals = prompt_signals(turn, output.rows[turn.row].of_prefix())
                 drafter.read(turn.start + turn.num_read, budget(batch.target, request), signals)
             if turn.distributions is not None:
                 feedback = feedback_of(turn, turn.distributions)

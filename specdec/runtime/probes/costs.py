@@ -163,7 +163,7 @@ class _Driver:
             if index % 2:
                 self.target.rollback(self.row, length)
             else:
-                self.target.keep(planned, {self.row: (ROOT,)})
+                self.target.commit(planned, {self.row: (ROOT,)})
         self.target.rollback(self.row, length)
 
     def _run(self, tree: DraftTree) -> PlannedPass:

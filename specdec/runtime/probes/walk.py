@@ -150,7 +150,7 @@ class _Walker:
         planned = self.target.compile({row: tree}, {row: self.done.tokens[row.length : length]})
         answers = self.target.forward(planned).rows[row]
         self._note("a tree in the prompt's last pass", length, answers, path)
-        self.target.keep(planned, {row: path[:num_kept]})
+        self.target.commit(planned, {row: path[:num_kept]})
         return row
 
     def _plain(self, row: CacheRow, stop: int) -> None:
@@ -159,7 +159,7 @@ class _Walker:
         for position in range(start, stop):
             planned, answers = self._forward({row: DraftTree(self.done.tokens[position])})
             self.done.plain[position] = answers[row].logits(ROOT)
-            self.target.keep(planned, {row: (ROOT,)})
+            self.target.commit(planned, {row: (ROOT,)})
         self.target.rollback(row, start)
 
     def _trees(self, row: CacheRow, stop: int, sizes: Sequence[int]) -> None:
@@ -171,7 +171,7 @@ class _Walker:
             tree, path = self._tree(row.length, size, stop)
             planned, answers = self._forward({row: tree})
             self._note(f"a tree of {size} nodes", row.length, answers[row], path)
-            self.target.keep(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
+            self.target.commit(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
     def _batch(self, first: CacheRow, stop: int) -> None:
         """Forward a second, shorter row together with the first, with trees of different sizes."""

@@ -223,7 +223,7 @@ class _DraftModelEngine(Engine):
         )
         output = self._target.forward(planned)
         output.fetch({row: drafts[drafter].next_tree.nodes_wanted() for drafter, row in rows.items()})
-        self._target.keep(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
+        self._target.commit(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
         for drafter, draft in drafts.items():
             drafter.cached += [*draft.uncached_prefix, *(draft.next_tree.tokens[node] for node in draft.keeps)]
             draft.uncached_prefix = ()
