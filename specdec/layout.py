@@ -140,7 +140,7 @@ class Layout:
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
         trees: a tree per row.
-        num_prefix: by row, how many of its first nodes are committed tokens before the root: all, in a chunk of a prompt.
+        num_prefix: by row, how many of its first nodes are committed tokens before the root: all, in a prompt's chunk.
             Empty if there are none.
     """
 
