@@ -36,30 +36,6 @@ if TYPE_CHECKING:
     from specdec.verifiers.base import Verdict as Verdict
     from specdec.verifiers.base import Verifier as Verifier
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "backends.toy": ("ToyModel",),
-            "apps.comparison.session": ("compare",),
-            "decoding.result": ("Result",),
-            "errors": ("ModelError", "PluginError", "RequestError", "SpecdecError"),
-            "generator": ("Generator",),
-            "apps.in_transformers.custom_generate": ("custom_generate",),
-            "plugins.hookspecs": ("hookimpl",),
-            "sampling.distributions": ("NodeDistributions",),
-            "sampling.randomness": ("RandomSource",),
-            "strategies.base": ("Drafter", "Engine", "Proposer"),
-            "strategies.draft_model.proposer": ("DraftModelProposer",),
-            "strategies.feedback": ("Feedback",),
-            "strategies.host": ("Host",),
-            "strategies.jacobi": ("JacobiProposer",),
-            "strategies.lookahead": ("LookaheadProposer",),
-            "strategies.prompt_lookup": ("PromptLookupProposer",),
-            "strategies.request": ("Request",),
-            "strategies.signals": ("Nodes", "What"),
-            "tree": ("ROOT", "Budget", "DraftTree", "Role"),
-            "verifiers.base": ("Verdict", "Verifier"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)
 
 __version__ = "0.1.0"

@@ -15,8 +15,8 @@ import errno
 import re
 import traceback
 import warnings
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +66,17 @@ def failure(author: str, error: Exception) -> PluginError:
         fault = PluginError(f"{author} failed: {memory_ran_out(error)}")
     fault.__cause__ = error
     return fault
+
+
+@contextmanager
+def blaming(author: str) -> Iterator[None]:
+    """Raise what a third party's code raises as a PluginError that names its author, and a SpecdecError as it is."""
+    try:
+        yield
+    except SpecdecError:
+        raise
+    except Exception as error:
+        raise failure(author, error) from error
 
 
 class Failing(Protocol):

@@ -82,8 +82,8 @@ class Generator:
         registry = load_plugins()
         choice = choice_of(registry, proposer, verifier, numerics, weights, mask, backend)
         self._binding = open_model(registry, choice, model, tokenizer, device, dtype)
-        self.model: Any = self._binding.model
-        self.tokenizer: Any = self._binding.tokenizer
+        self.model: Any = self._binding.loaded.model
+        self.tokenizer: Any = self._binding.loaded.tokenizer
         for loss in self._binding.losses():
             warnings.warn(loss, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch._C import _disabled_torch_function_impl
@@ -46,6 +46,10 @@ class Window:
 
     kind: Literal["sliding", "chunked"]
     size: int
+
+    def contains(self, query: Any, key: Any) -> Any:
+        """Return whether a query's window contains an earlier key, by their positions: numbers or arrays."""
+        return query - key < self.size if self.kind == "sliding" else query // self.size == key // self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +140,8 @@ class Layout:
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
         trees: a tree per row.
-        trunks: by row, the number of its first nodes that are committed tokens before the root, which is all of them in
-            a chunk of a prompt; empty if there are none.
+        num_prefix: by row, how many of its first nodes are committed tokens before the root: all, in a prompt's chunk.
+            Empty if there are none.
     """
 
     lengths: tuple[int, ...]
@@ -150,7 +154,7 @@ class Layout:
     first: int = 0
     hidden: tuple[int, ...] = ()
     trees: tuple[DraftTree, ...] = ()
-    trunks: tuple[int, ...] = ()
+    num_prefix: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:
@@ -169,24 +173,24 @@ class Compiler(ABC):
     """A mask compiler as backends and the loop use it; ``specdec/masks/base.py`` has the contract.
 
     Attributes:
-        attention: the name in transformers of the attention that reads the masks; None for the model's own.
+        attention: the name of the attention that reads the masks, which ``register`` registers with transformers; None
+            for the model's own.
         bit_exact: True if logits have the same bits in every layout.
-        has_fixed_shapes: True if the masks are ``FixedMask``.
+        has_fixed_shapes: True if the masks are ``FixedMask``, so that the static backend can capture passes.
         max_depth: the largest depth of a tree; None for no limit.
     """
 
-    attention: ClassVar[str | None]
-    bit_exact: ClassVar[bool]
-    has_fixed_shapes: ClassVar[bool]
-    max_depth: ClassVar[int | None]
+    attention: ClassVar[str | None] = None
+    bit_exact: ClassVar[bool] = False
+    has_fixed_shapes: ClassVar[bool] = False
+    max_depth: ClassVar[int | None] = None
 
-    @abstractmethod
-    def register(self) -> None:
-        """Register ``attention`` with transformers."""
+    def register(self) -> None:  # noqa: B027 - optional
+        """Register ``attention`` with transformers; called by backends that run transformers' layers."""
 
-    @abstractmethod
     def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
-        """Return why the attention doesn't support a device or a dtype, or ""."""
+        """Return why the attention doesn't support a device or a dtype, or ""; numerics then choose another."""
+        return ""
 
     def hint(self, why: str) -> str:
         """Return what else may give exact numerics where ``why`` says that they are unavailable, or ""."""

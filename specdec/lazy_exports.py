@@ -5,25 +5,29 @@ files can be moved. Code in ``specdec/`` imports from files: importing from its 
 circle.
 """
 
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import get_data
 from typing import Any
 
 
-def lazy_exports(
-    package: str, names_by_module: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return a package's ``__getattr__``, ``__dir__`` and ``__all__``; submodules are imported at first use as well.
 
-    Call it in the ``else`` of an ``if TYPE_CHECKING`` that imports the same names as themselves, for type checkers.
+    Call it in the ``else`` of an ``if TYPE_CHECKING``. What that block imports for type checkers, each name as itself,
+    is what the package exports: it is read from the package's source.
 
     Args:
         package: the package's ``__name__``.
-        names_by_module: the exported names, by the module of the package that defines them.
     """
-    modules = {name: f"{package}.{module}" for module, names in names_by_module.items() for name in names}
+    source = get_data(package, "__init__.py")
+    assert source is not None, "a package is read from its source"
+    blocks = [node.body for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [each for block in blocks for each in block if isinstance(each, ast.ImportFrom)]
+    modules = {alias.name: str(each.module) for each in imports for alias in each.names}
 
     def get(name: str) -> Any:
         if name in modules:

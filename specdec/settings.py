@@ -49,14 +49,14 @@ _OF_GENERATE = (
     "streamer", "tools", "documents", "chat_template", "chat_template_kwargs", "enable_thinking", "input_ids",
     "attention_mask",
 )  # fmt: skip
-_OF_GENERATOR = (
+OF_GENERATOR = (
     "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size", "max_cache_bytes",
     "background_work",
 )  # fmt: skip
 # Names of other functions and libraries, each with its name here or a remedy.
 _ELSEWHERE = {
     **dict.fromkeys(_OF_GENERATE, "it is an argument of generate itself"),
-    **{name: f"it belongs to the generator: Generator(model, {name}=…)" for name in _OF_GENERATOR},
+    **{name: f"it belongs to the generator: Generator(model, {name}=…)" for name in OF_GENERATOR},
     "torch_dtype": "it belongs to the generator: Generator(model, dtype=…)",
     "device_map": "it belongs to the generator: Generator(model, device=…)",
     "strategy": "proposer",
@@ -180,11 +180,6 @@ class Settings(BaseModel):
         if value is not None and not isinstance(value, Constraint):
             raise ValueError("give a constraint of specdec.constraints, such as JsonSchema(Person) or Regex('[0-9]+')")
         return value
-
-    @field_validator("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", mode="before")
-    @classmethod
-    def _none_is_empty(cls, value: object) -> object:
-        return () if value is None else value
 
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:

@@ -7,16 +7,17 @@ while other rows are opened and released.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specdec.backends.base import Backend, Examination, Held
+from specdec.backends.base import Backend, Examination, KVBlock
 from specdec.backends.output import Output, OutputRow
 from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.numerics import Numerics
 from specdec.tree import ROOT, DraftTree, Role
 
-_NO_TRUNKS: Mapping["CacheRow", Sequence[int]] = {}
+_NO_PREFIXES: Mapping["CacheRow", Sequence[int]] = {}
 
 
+@dataclass(eq=False, slots=True)
 class CacheRow:
     """A handle of a sequence in the cache, from ``open`` to ``release``.
 
@@ -26,15 +27,9 @@ class CacheRow:
         is_waiting: True while a context holds the row for its next request.
     """
 
-    __slots__ = ("capacity", "is_waiting", "length")
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
-        self.is_waiting = False
-
-    def __repr__(self) -> str:
-        return f"Row({self.length} of {self.capacity})"
+    capacity: int
+    length: int = 0
+    is_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +39,12 @@ class PlannedPass:
     Attributes:
         rows: the consecutive rows of the pass. A row without a tree is there only because it lies between two that
             have one; it is fed one node, which is discarded.
-        trunks: by row, the number of tokens fed before the tree's root.
+        num_prefix: by row, the number of tokens fed before the tree's root.
     """
 
     layout: Layout
     rows: tuple[CacheRow, ...]
-    trunks: Mapping[CacheRow, int]
+    num_prefix: Mapping[CacheRow, int]
 
 
 class PassOutput:
@@ -71,16 +66,16 @@ class PassOutput:
         self.planned = planned
         self.num_reread, self.num_passes = output.num_reread, output.num_passes
         self.rows = {
-            row: OutputRow(output, number, planned.trunks[row])
+            row: OutputRow(output, number, planned.num_prefix[row])
             for number, row in enumerate(planned.rows)
-            if row in planned.trunks
+            if row in planned.num_prefix
         }
         self._output = output
 
     def fetch(self, nodes: Mapping[CacheRow, Sequence[int]]) -> None:
         """Copy the logits at some nodes of each row to the host in one transfer; later reads use the copies."""
         rows = self.rows
-        self._output.fetch([(rows[row].row, rows[row].trunk + node) for row in nodes for node in nodes[row]])
+        self._output.fetch([(rows[row].row, rows[row].num_prefix + node) for row in nodes for node in nodes[row]])
 
 
 class Target:
@@ -149,18 +144,18 @@ class Target:
     def compile(
         self,
         trees: Mapping[CacheRow, DraftTree],
-        trunks: Mapping[CacheRow, Sequence[int]] = _NO_TRUNKS,
+        prefixes: Mapping[CacheRow, Sequence[int]] = _NO_PREFIXES,
         hidden: Sequence[int] = (),
-        wanted_trunks: Collection[CacheRow] = (),
+        wanted_prefixes: Collection[CacheRow] = (),
         chunks: Collection[CacheRow] = (),
     ) -> PlannedPass:
         """Compile one pass over a tree per row.
 
         Args:
-            trees: by row; each root follows the row's committed tokens and trunk.
-            trunks: by row, tokens before the tree's root that aren't cached yet.
+            trees: by row; each root follows the row's committed tokens and prefix.
+            prefixes: by row, tokens before the tree's root that aren't cached yet.
             hidden: layers whose hidden states are wanted.
-            wanted_trunks: rows for which the logits at the trunk's tokens are wanted as well.
+            wanted_prefixes: rows for which the logits at the prefix's tokens are wanted as well.
             chunks: rows whose tree is a chunk of a prompt, which is committed whole.
         """
         self.check_rows()
@@ -169,15 +164,15 @@ class Target:
         rows = tuple(self._rows[first : max(numbers) + 1])
         grown = [trees[row] if row in trees else DraftTree(0) for row in rows]
         for number, row in enumerate(rows):
-            if trunk := trunks.get(row):
-                grown[number] = grown[number].below(trunk, row in wanted_trunks)
+            if prefix := prefixes.get(row):
+                grown[number] = grown[number].below(prefix, row in wanted_prefixes)
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
         lengths = tuple(
-            len(tree) if row in chunks else len(trunks.get(row, ())) for row, tree in zip(rows, grown, strict=True)
+            len(tree) if row in chunks else len(prefixes.get(row, ())) for row, tree in zip(rows, grown, strict=True)
         )
         lengths = lengths if any(lengths) else ()
-        layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), trunks=lengths)
-        return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
+        layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), num_prefix=lengths)
+        return PlannedPass(layout, rows, {row: len(prefixes.get(row, ())) for row in trees})
 
     def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
         """Run a pass.
@@ -189,16 +184,18 @@ class Target:
         output.num_top = num_top
         return PassOutput(planned, output)
 
-    def keep(self, planned: PlannedPass, paths: Mapping[CacheRow, Sequence[int]]) -> None:
-        """Commit the trunk and a path of the tree, root first, for some rows of the last pass.
+    def commit(self, planned: PlannedPass, paths: Mapping[CacheRow, Sequence[int]]) -> None:
+        """Commit the prefix and a path of the tree, root first, for some rows of the last pass.
 
         The other rows keep nothing.
         """
         kept = [
-            [*range(planned.trunks[row]), *(node + planned.trunks[row] for node in paths[row])] if row in paths else []
+            [*range(planned.num_prefix[row]), *(node + planned.num_prefix[row] for node in paths[row])]
+            if row in paths
+            else []
             for row in planned.rows
         ]
-        self.backend.keep(kept)
+        self.backend.commit(kept)
         for row, path in zip(planned.rows, kept, strict=True):
             row.length += len(path)
 
@@ -217,7 +214,7 @@ class Target:
         chain.wanted = wanted
         planned = self.compile({row: chain}, chunks=[row])
         output = self.forward(planned).rows[row]
-        self.keep(planned, {row: nodes})
+        self.commit(planned, {row: nodes})
         return output
 
     def read_all(self, row: CacheRow, tokens: Sequence[int]) -> OutputRow:
@@ -226,7 +223,7 @@ class Target:
             self.read(row, chunk)
         planned = self.compile({row: DraftTree(tokens[-1])}, {row: tokens[row.length : -1]})
         output = self.forward(planned).rows[row]
-        self.keep(planned, {row: (ROOT,)})
+        self.commit(planned, {row: (ROOT,)})
         return output
 
     def rollback(self, row: CacheRow, length: int) -> None:
@@ -234,13 +231,13 @@ class Target:
         self.backend.rollback(self._rows.index(row), length)
         row.length = length
 
-    def hold(self, row: CacheRow, start: int, stop: int) -> Held:
+    def copy_block(self, row: CacheRow, start: int, stop: int) -> KVBlock:
         """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""
-        return self.backend.hold(self._rows.index(row), start, stop)
+        return self.backend.copy_block(self._rows.index(row), start, stop)
 
-    def put(self, row: CacheRow, held: Sequence[Held], num_tokens: int) -> None:
+    def append_blocks(self, row: CacheRow, held: Sequence[KVBlock], num_tokens: int) -> None:
         """Append copies of the keys and values of ``num_tokens`` tokens to a row, as if it had read these tokens."""
-        self.backend.put(self._rows.index(row), held)
+        self.backend.append_blocks(self._rows.index(row), held)
         row.length += num_tokens
 
     def clear(self, row: CacheRow) -> None:

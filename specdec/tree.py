@@ -76,20 +76,6 @@ class DraftTree:
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
     """
 
-    __slots__ = (
-        "_index",
-        "depths",
-        "draws",
-        "has_true_q",
-        "parents",
-        "probs",
-        "proposed_by",
-        "roles",
-        "sources",
-        "tokens",
-        "wanted",
-    )  # fmt: skip
-
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
         self.parents: list[int] = [-1]
@@ -246,16 +232,16 @@ class DraftTree:
         part.has_true_q = self.has_true_q and (len(place) == len(self) or not self.has_sampled_draws)
         return part
 
-    def below(self, trunk: Sequence[int], wants_trunk: bool = False) -> "DraftTree":
-        """The tree with a chain of committed tokens in front of its root, whose logits are read if ``wants_trunk``."""
-        if not trunk:
+    def below(self, prefix: Sequence[int], wants_prefix: bool = False) -> "DraftTree":
+        """The tree with a chain of committed tokens in front of its root, whose logits are read if ``wants_prefix``."""
+        if not prefix:
             return self
-        grown = DraftTree(trunk[0])
-        last = grown.add_chain(ROOT, trunk[1:], Role.SUPPORT)[-1:] or [ROOT]
+        grown = DraftTree(prefix[0])
+        last = grown.add_chain(ROOT, prefix[1:], Role.SUPPORT)[-1:] or [ROOT]
         root = grown._place(last[0], self.tokens[ROOT], self.roles[ROOT])
         place = grown.graft(self, range(1, len(self)), {ROOT: root})
         wanted = [place[node] for node in self.nodes_wanted()]
-        grown.wanted = [*range(len(trunk)), *wanted] if wants_trunk else wanted
+        grown.wanted = [*range(len(prefix)), *wanted] if wants_prefix else wanted
         return grown
 
     def longest_chain(self) -> "DraftTree":

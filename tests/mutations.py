@@ -217,7 +217,7 @@ MUTATIONS = (
     Mutation(
         "a signal of the node before",
         "specdec/backends/output.py",
-        (("column = column_of[node + trunk]", "column = column_of[max(0, node - 1) + trunk]"),),
+        (("column = column_of[node + num_prefix]", "column = column_of[max(0, node - 1) + num_prefix]"),),
         (SIGNALS,),
     ),
     Mutation(
@@ -264,7 +264,7 @@ MUTATIONS = (
     Mutation(
         "a draft that the balance can't lose whole",
         "specdec/strategies/auto/sizer.py",
-        ((" or not self._budget.may_spend(table.costs[size + 1] - 1.0)", ""),),
+        ((" or not self.budget.may_spend(table.costs[size + 1] - 1.0)", ""),),
         ("tests/strategies/auto/test_sizer.py",),
     ),
     Mutation(
@@ -294,7 +294,7 @@ MUTATIONS = (
     Mutation(
         "drafts that turned out expensive are charged what was believed",
         "specdec/strategies/auto/sizer.py",
-        (("self._budget.spend(self._costs.table(num_rows).at(self._size) - self.cost)", "pass"),),
+        (("self.budget.spend(self._costs.table(num_rows).at(self._size) - self.cost)", "pass"),),
         ("tests/strategies/auto/test_sizer.py", "tests/strategies/auto/test_busy_machine.py"),
     ),
     Mutation(
@@ -556,7 +556,7 @@ MUTATIONS = (
         "a strategy's state retained with another text",
         "specdec/decoding/prefix_cache.py",
         (("        context.states.clear()\n", ""),),
-        (REUSE,),
+        ("tests/laws/test_reuse_laws.py::test_a_strategys_state_leaves_a_context_with_its_text",),
     ),
     Mutation(
         "a block reused after another text",
@@ -846,7 +846,7 @@ MUTATIONS = (
     Mutation(
         "a finding of another number of threads",
         "specdec/runtime/probes/findings.py",
-        (("question = fingerprint, torch.get_num_threads()", "question = fingerprint, 0"),),
+        (("facts_in((fingerprint, torch.get_num_threads()))", "facts_in((fingerprint, 0))"),),
         ("tests/runtime/probes/test_findings.py::test_threads_are_part_of_the_question",),
     ),
     Mutation(

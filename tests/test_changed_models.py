@@ -146,7 +146,7 @@ def test_a_model_that_was_driven_can_be_copied_and_the_copy_is_tried_anew() -> N
     assert Generator(twin).numerics.is_bit_exact
 
 
-def test_falling_back_to_fast_numerics_is_said_once_for_a_model() -> None:
+def test_falling_back_to_fast_numerics_is_said_once_in_a_place() -> None:
     model = llama().double()
     with pytest.warns(
         UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact supports"
@@ -154,6 +154,8 @@ def test_falling_back_to_fast_numerics_is_said_once_for_a_model() -> None:
         Generator(model)
     assert "\n" not in str(told[0].message)
     assert told[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Generator(model, proposer="jacobi")
+    with warnings.catch_warnings(record=True) as repeated:
+        warnings.simplefilter("default")
+        for proposer in ("prompt_lookup", "jacobi"):
+            Generator(model, proposer=proposer)
+    assert len(repeated) == 1

@@ -40,7 +40,6 @@ TESTED = {
     "specdec.decoding.signals",
     "specdec.heads.drafting",
     "specdec.heads.pair_cache",
-    "specdec.masks.mask_cache",
     "specdec.masks.visibility",
     "specdec.runtime.backend_choice",
     "specdec.heads.strategies.engine",

@@ -118,7 +118,7 @@ class _WrittenBackend(ToyBackend):
                     logits[row, column, text[length + tree.depths[node] + 1]] += 20.0
         return Output(logits, layout.columns)
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         pass
 
 

@@ -165,7 +165,7 @@ def milliseconds_of(target: Target, num_drafted: int, num_accepted: int) -> floa
             times.append(time.perf_counter())
             planned = target.compile({row: tree})
             target.forward(planned)
-            target.keep(planned, {row: tuple(range(num_accepted + 1))})
+            target.commit(planned, {row: tuple(range(num_accepted + 1))})
         least = min(least, (time.perf_counter() - times[1]) / STEPS / (num_accepted + 1))
         target.release(row)
     return 1000.0 * least

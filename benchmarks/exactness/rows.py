@@ -82,7 +82,7 @@ def differing(target: Target, tokens: list[int], expected: list[torch.Tensor], n
             found = [(start + depth, answers.logits(node)) for depth, node in enumerate(path)]
             different += sum(not torch.equal(logits, expected[position]) for position, logits in found)
             tried += len(found)
-            target.keep(planned, {row: path})
+            target.commit(planned, {row: path})
         target.release(row)
     return different, tried
 

@@ -101,6 +101,6 @@ def _tried(
 ) -> Outcome:
     began = perf_counter()
     tried = probe(Target(backend, compiler), model)
-    is_seen_in_bits = is_exact and tried.deviation.where
+    is_seen_in_bits = is_exact and tried.inexact
     found = "fault" if tried.fault else "bits" if is_seen_in_bits else "missed"
-    return Outcome(case, name, mistake, found, tried.fault or tried.deviation.where, perf_counter() - began)
+    return Outcome(case, name, mistake, found, tried.fault or tried.inexact, perf_counter() - began)

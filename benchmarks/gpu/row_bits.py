@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.parts import Findings, Report
-from specdec.runtime.probes.examination import products_of
+from specdec.runtime.probes.products import probe_products
 from specdec.sampling.topk import topk
 
 COUNTS = (*range(1, 17), 24, 32, 48, 64, 96, 128, 160, 192, 256)
@@ -26,7 +26,7 @@ def row_bits(model: Any) -> Callable[[Report, Findings], None]:
 
 
 def _probe(model: Any) -> str:
-    return str(products_of(model))
+    return str(probe_products(model, 0.5))
 
 
 @torch.inference_mode()

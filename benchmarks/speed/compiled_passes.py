@@ -198,7 +198,7 @@ def engine(generator: Generator, tokens: Sequence[int], counts: Sequence[int], s
         if rounds % 2:
             target.rollback(row, len(tokens))
         else:
-            target.keep(planned, {row: (ROOT,)})
+            target.commit(planned, {row: (ROOT,)})
     for tree in trees:
         yield _forward(target, row, tree)
 

@@ -76,7 +76,7 @@ def passes(generator: Generator, tokens: Sequence[int], beside: Mapping[str, Wor
     def forward(tree: DraftTree) -> None:
         planned = target.compile({row: tree})
         target.forward(planned)
-        target.keep(planned, {})
+        target.commit(planned, {})
 
     with ThreadPoolExecutor(1) as pool:
         for size in SIZES:

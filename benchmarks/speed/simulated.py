@@ -41,8 +41,12 @@ from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
 from specdec.strategies.signals import Answers, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine
-from specdec.strategies.sources.successor_table import SuccessorTable
-from specdec.strategies.sources.vocabulary_prior import NUM_SUCCESSORS, VocabularyPrior, preceding_token
+from specdec.strategies.sources.vocabulary_prior import (
+    NUM_SUCCESSORS,
+    SuccessorTable,
+    VocabularyPrior,
+    preceding_token,
+)
 from specdec.testing import toy_host
 
 SIGNAL = Nodes.ALL, TopLogits(6)

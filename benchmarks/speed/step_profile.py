@@ -63,7 +63,7 @@ class Context:
         self._length, self._vocab_size, self.num_passes = 0, vocab_size, 0
         self.run(length)
         self.request = self.passes._requests[-1].request
-        blocks.keep(0, range(length))
+        blocks.commit(0, range(length))
         self._length = length
 
     def run(self, num_nodes: int) -> None:

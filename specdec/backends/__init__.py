@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from specdec.backends.base import Backend as Backend
     from specdec.backends.base import BackendOptions as BackendOptions
     from specdec.backends.base import Examination as Examination
-    from specdec.backends.base import Held as Held
+    from specdec.backends.base import KVBlock as KVBlock
     from specdec.backends.fused.backend import FusedBackend as FusedBackend
     from specdec.backends.hf import HFBackend as HFBackend
     from specdec.backends.output import Output as Output
@@ -21,16 +21,4 @@ if TYPE_CHECKING:
     from specdec.backends.toy import ToyBackend as ToyBackend
     from specdec.backends.toy import ToyModel as ToyModel
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("NO_OPTIONS", "Backend", "BackendOptions", "Examination", "Held"),
-            "fused.backend": ("FusedBackend",),
-            "hf": ("HFBackend",),
-            "output": ("Output", "OutputRow"),
-            "process_group": ("GroupBackend",),
-            "recorded.backend": ("RecordedBackend",),
-            "static": ("StaticBackend",),
-            "toy": ("TokenDistribution", "ToyBackend", "ToyModel"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -31,7 +31,7 @@ from specdec.models.loading import ModelSource, load_pretrained
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KVBlock:
     """Copied keys and values of a stretch of text; ``parts`` are in the backend's own format."""
 
     parts: tuple[torch.Tensor, ...]
@@ -51,22 +51,9 @@ class Held:
         """False if a later copy of the same text may be better."""
         return True
 
-    def improved(self, other: "Held") -> "Held":
+    def improved(self, other: "KVBlock") -> "KVBlock":
         """Return the better of this copy and another row's of the same text."""
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """The first kind of pass whose bits differ from plain steps, or "", and the largest difference of a logit."""
-
-    where: str
-    noise: float
-
-    @property
-    def inexact(self) -> str:
-        """The reason why the bits of logits depend on the kind of pass, or ""."""
-        return f"logits in {self.where} have other bits than in plain steps" if self.where else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +100,7 @@ class Backend(ABC):
         runs_layers: True if passes call the model's own layers, whose weights may then be packed; False if they use a
             copy of the weights, made at load.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
-        holds_prefixes: True if the backend supports ``hold`` and ``put``.
+        holds_prefixes: True if the backend supports ``copy_block`` and ``append_blocks``.
     """
 
     Options: ClassVar[type[BackendOptions]] = BackendOptions
@@ -199,10 +186,10 @@ class Backend(ABC):
 
     @abstractmethod
     def forward(self, layout: Layout) -> Output:
-        """Run a pass; the keys and values of its nodes stay uncommitted until ``keep``."""
+        """Run a pass; the keys and values of its nodes stay uncommitted until ``commit``."""
 
     @abstractmethod
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Commit a path for each row of the last pass, root first, and drop all other nodes."""
 
     @abstractmethod
@@ -223,11 +210,11 @@ class Backend(ABC):
         """
         return StepCosts(measured, max_size, learns)
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
         """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""
         raise NotImplementedError
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
         """Append copied keys and values to a row, as if it had read their tokens.
 
         The copies come from the same positions of the same text.

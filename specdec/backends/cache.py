@@ -1,15 +1,14 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from specdec.backends.base import Held
-from specdec.backends.placement import Placement, room_for, rounded
-from specdec.backends.states.row_tokens import Chain, RowTokens
+from specdec.backends.base import KVBlock
+from specdec.backends.placement import Placement, RowTokens, room_for, rounded
 from specdec.models.leaf_call import leaf_call
 
 # A row needs room for its draft trees in addition to the announced tokens.
@@ -139,7 +138,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         for row, start in zip(rows, starts, strict=True):
             self.reached[row] = max(self.reached[row], start + width)
 
-    def keep(self, row: int, path: Sequence[int]) -> None:
+    def commit(self, row: int, path: Sequence[int]) -> None:
         """Commit a path of the last forward, root first: move its nodes to the front, and drop the rejected ones."""
         start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
         moved = [node for to, node in enumerate(path) if to != node]  # all nodes after the first that moves
@@ -149,11 +148,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             for layer in held:
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
-    def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
+    def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
         """Place the passes over some rows' chains, one after another; yields what each pass reads of which rows."""
-        for row, chain in chains.items():
-            self.place([row], [self.lengths[row]], len(chain.tokens))
-            yield [RowTokens(row, self.lengths[row], chain.tokens)]
+        for chain in chains:
+            self.place([chain.row], [chain.start], len(chain.tokens))
+            yield [chain]
 
     def pass_context(self) -> AbstractContextManager[None]:
         """Return the context in which the model's pass over chains is run."""
@@ -235,12 +234,12 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             layer.shrink(num_rows, num_slots)
         return True
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
         """Return copies of each layer's keys and values of some committed tokens, ``(heads, tokens, width)``.
 
         They are empty for a layer that reads another layer's.
         """
-        return Held(
+        return KVBlock(
             tuple(
                 buffer[row, :, start:stop].clone() if buffer is not None else torch.empty(0)
                 for layer in self.layers
@@ -248,11 +247,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             )
         )
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
-        """Commit the copies that ``hold`` returned, in order, after a row's committed tokens."""
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
+        """Commit the copies that ``copy_block`` returned, in order, after a row's committed tokens."""
         self._put(row, held, sum(each.parts[0].shape[1] for each in held))
 
-    def _put(self, row: int, held: Sequence[Held], num_tokens: int) -> None:
+    def _put(self, row: int, held: Sequence[KVBlock], num_tokens: int) -> None:
         start, parts = self.lengths[row], [each.parts for each in held]
         end = start + num_tokens
         for number, layer in enumerate(self.layers):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from specdec.backends.placement import cheapest_runs
 from specdec.errors import ModelError
 from specdec.models.leaf_call import leaf_call
 
@@ -25,11 +26,6 @@ _HALF = torch.bfloat16, torch.float16
 
 
 _CALL = 2**16  # numbers of keys that two cores read in the time that a call takes
-
-
-def is_for(config: Any) -> bool:
-    """Return True if a model uses torch's fused attention, which this attention calls itself where it isn't faster."""
-    return bool(config._attn_implementation == "sdpa")
 
 
 def register() -> None:
@@ -133,20 +129,8 @@ def partition_rows(lengths: Sequence[int], slot_size: int) -> list[tuple[slice, 
     Returns:
         The rows of each part, and the number of slots that it reads: the length of its longest row.
     """
-    call = _CALL / slot_size
-    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # by number of rows: cost, start and slots of the last part
-    for stop in range(1, len(lengths) + 1):
-        choices, longest = [], 0
-        for start in reversed(range(stop)):
-            longest = max(longest, lengths[start])
-            choices.append((best[start][0] + call + (stop - start) * longest, start, longest))
-        best.append(min(choices))
-    parts, stop = list[tuple[slice, int]](), len(lengths)
-    while stop:
-        _, start, longest = best[stop]
-        parts.append((slice(start, stop), longest))
-        stop = start
-    return parts[::-1]
+    runs = cheapest_runs(lengths, _CALL / slot_size)
+    return [(slice(run.start, run.stop), max(lengths[run.start : run.stop])) for run in runs]
 
 
 def visible_lengths(mask: torch.Tensor) -> list[int]:

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination, Held
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination, KVBlock
 from specdec.backends.cache import RaggedCache
 from specdec.backends.chain_passes import ChainPasses, mask_argument
 from specdec.backends.grouped_attention import NAME as GROUPED
-from specdec.backends.grouped_attention import is_for as is_for_grouped
 from specdec.backends.grouped_attention import register as register_grouped
 from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.inputs import Inputs, Outputs
@@ -72,7 +71,8 @@ class HFBackend(Backend):
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._hidden_states = HiddenStates(model)
-        self._has_fused_attention = is_for_grouped(config) and not why_fixed(model)
+        # Grouped attention calls torch's fused one where it isn't faster.
+        self._has_fused_attention = config._attn_implementation == "sdpa" and not why_fixed(model)
         register_grouped()
         compiler.register()
 
@@ -202,11 +202,11 @@ class HFBackend(Backend):
         with lock_of(self.model), attention, without_cudnn(device), self.compiler.operations(device):
             yield
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         with without_gradients(self._is_inference):
             self._kept = range(self._first, self._first + len(paths))
             for row, path in zip(self._kept, paths, strict=True):
-                self._cache.keep(row, path)
+                self._cache.commit(row, path)
 
     def cost_model(self, measured: Costs, max_size: int, learns: bool) -> CostModel:
         if not state_kinds(self._config):
@@ -229,13 +229,13 @@ class HFBackend(Backend):
         with without_gradients(self._is_inference):
             self._cache.clear(row)
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
         with without_gradients(self._is_inference):
-            return self._cache.hold(row, start, stop)
+            return self._cache.copy_block(row, start, stop)
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
         with without_gradients(self._is_inference):
-            self._cache.put(row, held)
+            self._cache.append_blocks(row, held)
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         return self._cache.bytes_for(capacities)

@@ -103,25 +103,25 @@ class OutputRow:
     """One row of an output, addressed by the nodes of the row's tree.
 
     Attributes:
-        trunk: the number of tokens forwarded before the tree's root.
+        num_prefix: the number of tokens forwarded before the tree's root.
     """
 
     output: Output
     row: int
-    trunk: int = 0
+    num_prefix: int = 0
 
     def argmax(self, node: int) -> int:
         """The id of the largest logit at a node, the lowest of equals."""
-        found = self.output.top_id(self.row, node + self.trunk)
+        found = self.output.top_id(self.row, node + self.num_prefix)
         return found if found >= 0 else ~found
 
     def is_finite(self, node: int) -> bool:
         """Return True if the node's largest logit is finite."""
-        return self.output.top_id(self.row, node + self.trunk) >= 0
+        return self.output.top_id(self.row, node + self.num_prefix) >= 0
 
     def logits(self, node: int) -> torch.Tensor:
         """The raw logits at a node, ``(vocab,)``."""
-        return self.output.at(self.row, node + self.trunk)
+        return self.output.at(self.row, node + self.num_prefix)
 
     def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, Top]:
         """The top-k tokens by raw logits and their probabilities, at those of some nodes whose logits are finite."""
@@ -133,10 +133,15 @@ class OutputRow:
 
     def _top(self, nodes: Sequence[int], ids: Sequence[Any], values: Sequence[Any]) -> dict[int, Top]:
         """Return ids and values, ``(rows, columns, k)``, at the nodes with finite logits."""
-        own_ids, own_values, column_of, trunk = ids[self.row], values[self.row], self.output.column_of, self.trunk
+        own_ids, own_values, column_of, num_prefix = (
+            ids[self.row],
+            values[self.row],
+            self.output.column_of,
+            self.num_prefix,
+        )
         best, found = self.output.top_ids(self.row), dict[int, Top]()
         for node in nodes:
-            column = column_of[node + trunk]
+            column = column_of[node + num_prefix]
             if best[column] >= 0:  # else it isn't finite
                 found[node] = tuple(own_ids[column]), tuple(own_values[column])
         return found
@@ -149,8 +154,8 @@ class OutputRow:
         states = self.output.hidden[self.row]
         if tuple(layers) != self.output.layers:
             states = states[:, [self.output.layers.index(layer) for layer in layers]]
-        return rows_at(states, [node + self.trunk for node in nodes])
+        return rows_at(states, [node + self.num_prefix for node in nodes])
 
-    def of_trunk(self) -> "OutputRow":
+    def of_prefix(self) -> "OutputRow":
         """Return the same row, addressed by the tokens that were forwarded before the tree's root."""
-        return replace(self, trunk=0)
+        return replace(self, num_prefix=0)

@@ -1,11 +1,30 @@
-"""The slots that a pass writes its keys and values to, which all layers of a cache share."""
+"""The tokens that a pass over chains reads, the rows that share a call, and the slots that a pass writes to."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 _SLOT_ROUNDING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowTokens:
+    """Consecutive tokens of one row that a pass reads, the first of them at position ``start``.
+
+    Attributes:
+        num_prefix: of what a layout adds to a row, the first tokens that precede the root; all in a chunk of a prompt.
+    """
+
+    row: int
+    start: int
+    tokens: Sequence[int]
+    num_prefix: int = field(default=0, compare=False)
+
+    @property
+    def stop(self) -> int:
+        """The position after the last token."""
+        return self.start + len(self.tokens)
 
 
 @dataclass(slots=True)
@@ -43,6 +62,25 @@ class Placement:
             lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
             self._lines[key] = lines.flatten().to(buffer.device)
         return self._lines[key]
+
+
+def cheapest_runs(lengths: Sequence[int], overhead: float) -> list[range]:
+    """Divide rows into runs of consecutive ones at the least cost.
+
+    A run costs ``overhead``, and for each of its rows as much as the longest of them.
+    """
+    best: list[tuple[float, int]] = [(0.0, 0)]  # by number of rows: cost, and start of the last run
+    for stop in range(1, len(lengths) + 1):
+        choices, longest = [], 0
+        for start in reversed(range(stop)):
+            longest = max(longest, lengths[start])
+            choices.append((best[start][0] + overhead + (stop - start) * longest, start))
+        best.append(min(choices))
+    runs, stop = list[range](), len(lengths)
+    while stop:
+        runs.append(range(best[stop][1], stop))
+        stop = runs[-1].start
+    return runs[::-1]
 
 
 def room_for(num_rows: int, held: int) -> int:

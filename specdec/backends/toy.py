@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, KVBlock
 from specdec.backends.output import Output
 from specdec.costs import Costs
 from specdec.errors import ModelError
@@ -97,7 +97,7 @@ class ToyBackend(Backend):
     def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
         return torch.tensor(list(self._model.probs(context)), dtype=torch.float64).log()
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         for row, (fed, path) in enumerate(zip(self._fed, paths, strict=True), self._first):
             self._rows[row] += [fed[node] for node in path]
 
@@ -109,10 +109,10 @@ class ToyBackend(Backend):
         if row < len(self._rows):
             self._rows[row] = last
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
-        return Held((torch.tensor(self._rows[row][start:stop]),))
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
+        return KVBlock((torch.tensor(self._rows[row][start:stop]),))
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
         self._rows[row] += [token for each in held for token in each.parts[0].tolist()]
 
     @property

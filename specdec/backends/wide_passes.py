@@ -10,8 +10,8 @@ whose states the cache finds (``layer_states.after_each``): so none of their tok
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -52,7 +52,8 @@ class WidePasses:
         with ExitStack() as stack:
             if self.chunked and num_tokens > 1:
                 num_chunks = num_tokens if is_cut else math.ceil(num_tokens / _MOST_IN_CHUNK)
-                stack.enter_context(_in_chunks(self.chunked, math.ceil(num_tokens / num_chunks)))
+                size = math.ceil(num_tokens / num_chunks)
+                stack.enter_context(_changed(self.chunked, "chunk_size", lambda own: min(own, size)))
             if not is_prompt and self.limited:
                 stack.enter_context(without_limits(self.limited))
             yield
@@ -64,17 +65,9 @@ def limited_modules(model: PreTrainedModel) -> list[Any]:
         return [each for each in model.modules() if tuple(getattr(each, "time_step_limit", _NO_LIMIT)) != _NO_LIMIT]
 
 
-@contextmanager
-def without_limits(modules: Sequence[Any]) -> Iterator[None]:
-    """Temporarily lift the limits of some modules' time steps; they are restored after an error as well."""
-    before = [module.time_step_limit for module in modules]
-    try:
-        for module in modules:
-            module.time_step_limit = _NO_LIMIT
-        yield
-    finally:
-        for module, limit in zip(modules, before, strict=True):
-            module.time_step_limit = limit
+def without_limits(modules: Sequence[Any]) -> AbstractContextManager[None]:
+    """Temporarily lift the limits of some modules' time steps."""
+    return _changed(modules, "time_step_limit", lambda _: _NO_LIMIT)
 
 
 def _chunked_modules(model: PreTrainedModel) -> list[Any]:
@@ -85,13 +78,13 @@ def _chunked_modules(model: PreTrainedModel) -> list[Any]:
 
 
 @contextmanager
-def _in_chunks(modules: Sequence[Any], size: int) -> Iterator[None]:
-    """Temporarily reduce the chunks of some modules' scans to ``size`` tokens, unless they are smaller."""
-    before = [module.chunk_size for module in modules]
+def _changed(modules: Sequence[Any], name: str, change: Callable[[Any], object]) -> Iterator[None]:
+    """Temporarily change an attribute of some modules; it is restored after an error as well."""
+    before = [getattr(module, name) for module in modules]
     try:
         for module, own in zip(modules, before, strict=True):
-            module.chunk_size = min(own, size)
+            setattr(module, name, change(own))
         yield
     finally:
         for module, own in zip(modules, before, strict=True):
-            module.chunk_size = own
+            setattr(module, name, own)

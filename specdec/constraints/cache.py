@@ -2,13 +2,36 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ConfigDict
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
-from specdec.constraints.compiled import Compiled
 from specdec.constraints.path_state import PathState
-from specdec.errors import RequestError, SpecdecError, failure
+from specdec.errors import RequestError, blaming
 
 _MOST_CONSTRAINTS = 64
+
+
+class Compiled(Constraint):
+    """A constraint with its first state, for a generator with the same vocabulary; `start` takes no time.
+
+    A server compiles constraints on other threads than the one that decodes.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    constraint: Constraint
+    state: ConstraintState
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        return self.state
+
+    def parse(self, text: str) -> Any:
+        return self.constraint.parse(text)
+
+    def __repr__(self) -> str:
+        return repr(self.constraint)
 
 
 class ConstraintCache:
@@ -46,12 +69,8 @@ class ConstraintCache:
             raise RequestError(f"{name} has a field that can't be hashed: use tuples") from None
         state = self.find(constraint)
         if state is None:
-            try:
+            with blaming(f"constraint {type(constraint).__name__}"):
                 state = constraint.start(self._vocabulary)
-            except SpecdecError:
-                raise
-            except Exception as error:  # a third party's code
-                raise failure(f"constraint {type(constraint).__name__}", error) from error
             self.add(constraint, state)
         ends = frozenset(token for token in eos_token_ids if token < self._vocabulary.size)
         path = PathState(state, ends, self._vocabulary.size)

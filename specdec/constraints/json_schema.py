@@ -77,6 +77,16 @@ class JsonSchema(GrammarConstraint):
         return TypeAdapter(self.python_type).validate_json(text)
 
 
+class JsonObject(GrammarConstraint):
+    """A JSON object of any content, with the whitespace that the model writes; ``result.parsed`` is a dict."""
+
+    def grammar(self, vocabulary: Vocabulary) -> str:
+        return JsonSchema({"type": "object"}, whitespace="any").grammar(vocabulary)
+
+    def parse(self, text: str) -> Any:
+        return plain_data(text)
+
+
 def plain_data(text: str) -> Any:
     """Return the value of JSON text.
 

@@ -1,14 +1,13 @@
 """A constraint's states along the paths of a draft tree, as the decoding loop and drafters read them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from specdec.constraints.base import ConstraintError, ConstraintState
-from specdec.errors import PluginError, SpecdecError, failure
+from specdec.errors import PluginError, blaming
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +34,7 @@ class PathState:
     def allowed(self) -> torch.Tensor:
         """The tokens that may come next, ends of text included, ``(vocab,)``, bool, on the CPU; read-only."""
         if self._allowed is None:
-            with self._blaming():
+            with blaming(self._author):
                 self._allowed = self._mask_with_ends()
         return self._allowed
 
@@ -43,7 +42,7 @@ class PathState:
     def is_accepting(self) -> bool:
         """True if the text may end here."""
         if self._is_accepting is None:
-            with self._blaming():
+            with blaming(self._author):
                 self._is_accepting = bool(self.state.is_accepting)
         return self._is_accepting
 
@@ -61,7 +60,7 @@ class PathState:
     def forced(self) -> Sequence[int]:
         """The text that must come next, by its most usual tokens."""
         if self._forced is None:
-            with self._blaming():
+            with blaming(self._author):
                 self._forced = tuple(self.state.forced())
         return self._forced
 
@@ -80,7 +79,7 @@ class PathState:
         """The state after one more token; None if the token is refused or ends the text."""
         after = self._after.get(token)
         if after is None and self.allows(token) and token not in self.eos_token_ids:
-            with self._blaming():
+            with blaming(self._author):
                 state = self.state.advance(token)
             after = self._after[token] = PathState(state, self.eos_token_ids, self.vocab_size)
         return after
@@ -99,8 +98,8 @@ class PathState:
     def _mask_with_ends(self) -> torch.Tensor:
         mask, size = self.state.mask(), self.vocab_size
         if mask.dtype != torch.bool or mask.shape != (size,):
-            given = f"{mask.dtype} of shape {tuple(mask.shape)}"
-            raise PluginError(f"{self._name}.mask() returned {given}; it must be torch.bool of shape ({size},)")
+            name, given = type(self.state).__name__, f"{mask.dtype} of shape {tuple(mask.shape)}"
+            raise PluginError(f"{name}.mask() returned {given}; it must be torch.bool of shape ({size},)")
         allowed, ends = mask.numpy().copy(), list(self.eos_token_ids)
         allowed[ends] = False
         self._num_others = int(np.count_nonzero(allowed))
@@ -108,14 +107,5 @@ class PathState:
         return torch.from_numpy(allowed)
 
     @property
-    def _name(self) -> str:
-        return type(self.state).__name__
-
-    @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        try:
-            yield
-        except SpecdecError:
-            raise
-        except Exception as error:  # a third party's code
-            raise failure(f"constraint state {self._name}", error) from error
+    def _author(self) -> str:
+        return f"constraint state {type(self.state).__name__}"

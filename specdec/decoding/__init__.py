@@ -11,12 +11,4 @@ if TYPE_CHECKING:
     from specdec.decoding.result import Result as Result
     from specdec.decoding.stats import Stats as Stats
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "context": ("Context",),
-            "request_state": ("TokenView",),
-            "result": ("Chunk", "Result"),
-            "stats": ("Stats",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

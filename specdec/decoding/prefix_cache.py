@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Optional
 from weakref import WeakKeyDictionary
 
-from specdec.backends.base import Held
+from specdec.backends.base import KVBlock
 from specdec.decoding.context import Context
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
@@ -43,7 +43,7 @@ class _Block:
     parent: Optional["_Block"]
     tokens: tuple[int, ...]
     end: int
-    held: Held
+    held: KVBlock
     num_bytes: int = 0
     states: WeakKeyDictionary[Strategy, Retained] = field(default_factory=WeakKeyDictionary)
 
@@ -202,7 +202,7 @@ class PrefixCache:
             return ()
         self._touch(path)
         with Guard("copying keys and values") as guard:
-            self._target.put(row, [block.held for block in path], path[-1].end)
+            self._target.append_blocks(row, [block.held for block in path], path[-1].end)
             if strategy.reads_prompts:
                 self._target.rollback(row, row.length - 1)
         if guard.error is not None:
@@ -217,16 +217,16 @@ class PrefixCache:
         self._touch(path)  # so that none of them is dropped for a later block
         for block in path:
             if not block.held.is_final:
-                held = block.held.improved(self._target.hold(row, block.end - _BLOCK, block.end))
+                held = block.held.improved(self._target.copy_block(row, block.end - _BLOCK, block.end))
                 if not self._grow(block, held.num_bytes - block.held.num_bytes, path):
                     return path
                 block.held = held
         begin = len(path) * _BLOCK
         ends = range(row.length // _BLOCK * _BLOCK, begin, -_BLOCK)
-        copies = ((end, self._target.hold(row, end - _BLOCK, end)) for end in ends)
+        copies = ((end, self._target.copy_block(row, end - _BLOCK, end)) for end in ends)
         last_end, last = next((each for each in copies if each[1].is_resumable), (begin, None))  # a row continues there
         for end in range(begin + _BLOCK, last_end + 1, _BLOCK):
-            held = last if last is not None and end == last_end else self._target.hold(row, end - _BLOCK, end)
+            held = last if last is not None and end == last_end else self._target.copy_block(row, end - _BLOCK, end)
             block = _Block(path[-1] if path else None, tuple(tokens[end - _BLOCK : end]), end, held)
             if not self._grow(block, held.num_bytes, path):
                 break

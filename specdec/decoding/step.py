@@ -2,7 +2,7 @@
 
 from specdec.decoding.drafting import budget, draft
 from specdec.decoding.signals import feedback_of, prompt_logprobs, prompt_signals
-from specdec.decoding.turn import Batch, timed
+from specdec.decoding.turn import Batch
 from specdec.errors import Guard
 from specdec.record import StepRecord
 from specdec.sampling.distributions import NodeDistributions
@@ -16,27 +16,25 @@ def step(batch: Batch) -> StepRecord:
     A failing proposer, verifier or processor ends its own request; a failing backend ends all.
     """
     output = None
-    propose(batch)
+    batch.timed("propose", propose)
     with Guard(batch.target.author, [turn.request for turn in batch.turns]):
-        output = forward(batch, compile_pass(batch))
-        while discard_spoiled(batch, output):
-            output = forward(batch, compile_pass(batch))
-        verify(batch, output)
-        commit(batch, output)
-        observe(batch, output)
+        output = batch.timed("forward", forward, batch.timed("compile", compile_pass))
+        while batch.timed("forward", discard_spoiled, output):
+            output = batch.timed("forward", forward, batch.timed("compile", compile_pass))
+        batch.timed("verify", verify, output)
+        batch.timed("commit", commit, output)
+        batch.timed("propose", observe, output)
     record = record_of(batch, output)
     learn(batch, record)
     return record
 
 
-@timed("propose")
 def propose(batch: Batch) -> None:
     """Draft for all turns that aren't chunks of prompts."""
     for strategy, turns in batch.drafting.items():
         draft(batch, strategy, turns)
 
 
-@timed("compile")
 def compile_pass(batch: Batch) -> PlannedPass:
     """Compile one pass over all turns."""
     layers = set[int]()
@@ -51,20 +49,18 @@ def compile_pass(batch: Batch) -> PlannedPass:
     reading = [turn for turn in batch.turns if turn.num_read]
     return batch.target.compile(
         trees={turn.row: turn.tree for turn in batch.turns},
-        trunks={turn.row: turn.prefix for turn in reading},
+        prefixes={turn.row: turn.prefix for turn in reading},
         hidden=sorted(layers),
-        wanted_trunks=[turn.row for turn in reading if turn.request.reads_prompt_logits],
+        wanted_prefixes=[turn.row for turn in reading if turn.request.reads_prompt_logits],
         chunks=[turn.row for turn in reading if turn.outcome.is_chunk],
     )
 
 
-@timed("forward")
 def forward(batch: Batch, planned: PlannedPass) -> PassOutput:
     """Run a pass."""
     return batch.target.forward(planned, num_top=max(turn.request.strategy.num_top for turn in batch.turns))
 
 
-@timed("forward")
 def discard_spoiled(batch: Batch, output: PassOutput) -> bool:
     """Discard a pass in which a root's logits aren't finite although a draft was fed with it; False if there is none.
 
@@ -73,14 +69,13 @@ def discard_spoiled(batch: Batch, output: PassOutput) -> bool:
     drafting = [turn for turns in batch.drafting.values() for turn in turns]
     spoiled = [turn for turn in drafting if not output.rows[turn.row].is_finite(ROOT) and len(turn.tree) > 1]
     if spoiled:
-        batch.target.keep(output.planned, {})
+        batch.target.commit(output.planned, {})
     for turn in spoiled:
         batch.target.clear(turn.row)
         turn.tree = turn.proposed.subtree([])
     return bool(spoiled)
 
 
-@timed("verify")
 def verify(batch: Batch, output: PassOutput) -> None:
     """Each draft's verdict by its request's own rule, up to the first node without a distribution."""
     drafting = [turn for turns in batch.drafting.values() for turn in turns if turn.request.finish_reason is None]
@@ -100,17 +95,15 @@ def verify(batch: Batch, output: PassOutput) -> None:
             turn.verdict = verdict
 
 
-@timed("commit")
 def commit(batch: Batch, output: PassOutput) -> None:
     """Append each verdict's tokens to its request; commit the keys and values of prompts and accepted paths."""
     for turn in batch.turns:
         if turn.num_read:
-            turn.outcome.prompt_logprobs = prompt_logprobs(turn, output.rows[turn.row].of_trunk())
+            turn.outcome.prompt_logprobs = prompt_logprobs(turn, output.rows[turn.row].of_prefix())
         turn.commit(batch.flags_ties)
-    batch.target.keep(output.planned, {turn.row: turn.outcome.path for turn in batch.turns})
+    batch.target.commit(output.planned, {turn.row: turn.outcome.path for turn in batch.turns})
 
 
-@timed("propose")
 def observe(batch: Batch, output: PassOutput) -> None:
     """Pass each request's part of the prompt and its verdict to its drafter, unless the request has failed."""
     for turn in batch.turns:
@@ -119,7 +112,7 @@ def observe(batch: Batch, output: PassOutput) -> None:
             continue
         with Guard(request.strategy.author, [request]):
             if turn.num_read:
-                signals = prompt_signals(turn, output.rows[turn.row].of_trunk())
+                signals = prompt_signals(turn, output.rows[turn.row].of_prefix())
                 drafter.read(turn.start + turn.num_read, budget(batch.target, request), signals)
             if turn.distributions is not None:
                 feedback = feedback_of(turn, turn.distributions)

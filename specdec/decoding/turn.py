@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import torch
@@ -39,11 +38,6 @@ class RequestTurn:
         distributions: the model's at the nodes of ``tree``, set by ``verify``; None for a chunk.
         verdict: the acceptance rule's; None for a chunk, or if the rule failed.
     """
-
-    __slots__ = (
-        "distributions", "max_nodes", "num_read", "outcome", "prefix", "proposed", "request", "row", "start", "tree",
-        "verdict",
-    )  # fmt: skip
 
     def __init__(self, request: RequestState, target: Target) -> None:
         assert request.row is not None, "a request in a step has a row"
@@ -118,19 +112,10 @@ class Batch:
             if not turn.outcome.is_chunk:
                 self.drafting.setdefault(turn.request.strategy, []).append(turn)
 
-
-def timed(phase: str) -> Callable[[Callable[Concatenate[Batch, P], R]], Callable[Concatenate[Batch, P], R]]:
-    """Decorate a stage of the step: its time is added to the batch's seconds of a phase."""
-
-    def decorate(stage: Callable[Concatenate[Batch, P], R]) -> Callable[Concatenate[Batch, P], R]:
-        @wraps(stage)
-        def run(batch: Batch, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            began = time.perf_counter()
-            try:
-                return stage(batch, *args, **kwargs)
-            finally:
-                batch.seconds[phase] = batch.seconds.get(phase, 0.0) + time.perf_counter() - began
-
-        return run
-
-    return decorate
+    def timed(self, phase: str, stage: Callable[Concatenate["Batch", P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a stage of the step, and add its time to the seconds of a phase."""
+        began = time.perf_counter()
+        try:
+            return stage(self, *args, **kwargs)
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began

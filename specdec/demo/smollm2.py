@@ -21,7 +21,7 @@ from typing import Any
 from specdec.demo.gguf_conversion import DTYPES, WEIGHTS, check_libraries, convert, weights_digest
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.models.loading import load_pretrained
-from specdec.models.own_models import NAME, checkpoint, home, reading
+from specdec.models.own_models import NAME, checkpoint, home
 
 SUMS = "SHA256SUMS"  # of the small files, as they were converted
 
@@ -54,8 +54,7 @@ def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
         ModelError: if it hasn't been fetched or can't be read.
     """
     path = str(checkpoint(dtype, folder))
-    with reading(path):
-        model, tokenizer = load_pretrained(path, dtype=dtype)
+    model, tokenizer = load_pretrained(path, dtype=dtype)
     model.name_or_path = NAME  # rather than where its cache is
     return model, tokenizer
 

@@ -24,18 +24,4 @@ if TYPE_CHECKING:
     from specdec.heads.strategies.p_eagle import PEagleProposer as PEagleProposer
     from specdec.heads.torch_runner import TorchRunner as TorchRunner
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("Continuations", "HeadRunner", "HeadRunners", "KeyValues", "Noise", "Pairs"),
-            "config": ("Eagle3Config", "PairHeadConfig"),
-            "eagle3": ("Eagle3Head",),
-            "pair_head": ("PairHead", "Product", "fused"),
-            "strategies.eagle": ("EagleProposer",),
-            "strategies.eagle3": ("Eagle3Proposer",),
-            "strategies.medusa": ("MedusaProposer",),
-            "strategies.mtp": ("MtpProposer",),
-            "strategies.p_eagle": ("PEagleProposer",),
-            "torch_runner": ("TorchRunner",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -5,7 +5,7 @@ from datetime import date
 
 from specdec.heads.local_heads import head_of
 from specdec.plugins.hookspecs import hookimpl
-from specdec.strategies.local_source import LocalSource
+from specdec.strategies.base import LocalSource
 
 
 @hookimpl

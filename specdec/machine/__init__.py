@@ -1,4 +1,4 @@
-"""Facts about the machine, the user's cache folder, and timings that are valid on a busy machine."""
+"""Facts about the machine, the user's cache folder, CUDA graphs and huge pages."""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,4 @@ if TYPE_CHECKING:
     from specdec.machine.forks import TORCH_IN_ONE_THREAD as TORCH_IN_ONE_THREAD
     from specdec.machine.forks import refuse_fork as refuse_fork
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "cuda_graphs": ("Graphs",),
-            "forks": ("TORCH_IN_ONE_THREAD", "refuse_fork"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

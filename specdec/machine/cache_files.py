@@ -17,7 +17,6 @@ from typing import BinaryIO, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-_ABANDONED = 24 * 3600  # seconds after which files left by a killed process are removed
 _TRIES, _PAUSE = 100, 0.01  # for the lock; its holder writes one small file
 
 
@@ -51,7 +50,7 @@ def read(path: Path, model: type[Value]) -> Value | None:
 
 
 def write(path: Path, value: BaseModel) -> bool:
-    """Replace a file atomically and durably. Return False if it can't be written; the old file then stays."""
+    """Replace a file atomically. Return False if it can't be written; the old file then stays."""
     text = json.dumps({"digest": _digest(value), "value": value.model_dump(mode="json")}, indent=1)
     try:
         replace_file(path, lambda file: file.write(text.encode()))
@@ -84,7 +83,6 @@ def replace_file(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
         OSError: if it can't be written; the old file then stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with unfinished.open("xb") as file:
@@ -104,28 +102,11 @@ def put_in_place(unfinished: Path, path: Path) -> None:
     with unfinished.open("r+b") as file:
         os.fsync(file.fileno())
     unfinished.replace(path)
-    with suppress(OSError):  # not every system can flush a folder
-        _flush_folder(path.parent)
 
 
 def _digest(value: BaseModel) -> str:
     schema = json.dumps(type(value).model_json_schema(), sort_keys=True)
     return blake2b(f"{schema}\n{value.model_dump_json()}".encode(), digest_size=16).hexdigest()
-
-
-def _remove_abandoned(path: Path) -> None:
-    with suppress(OSError):
-        for unfinished in path.parent.glob(f".{path.name}.*.part"):
-            if time.time() - unfinished.stat().st_mtime > _ABANDONED:
-                unfinished.unlink()
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -15,13 +15,4 @@ if TYPE_CHECKING:
     from specdec.masks.visibility import first_seen as first_seen
     from specdec.masks.visibility import needs_no_mask as needs_no_mask
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("AttentionKind", "MaskCompiler", "register_attention"),
-            "dense": ("DenseCompiler",),
-            "exact.compiler": ("ExactCompiler",),
-            "slot_table.compiler": ("SlotTableCompiler",),
-            "visibility": ("ancestors", "first_seen", "needs_no_mask"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

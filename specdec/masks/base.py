@@ -15,7 +15,7 @@ Laws:
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,25 +28,9 @@ _PADDING_ID = 0
 
 
 class MaskCompiler(BaseModel, Compiler):
-    """A mask compiler: its configuration, and ``masks``, which subclasses define.
-
-    Attributes:
-        attention: the name of the attention that reads these masks, which ``register`` registers with transformers;
-            None for the model's own.
-        bit_exact: True if logits have the same bits in every layout.
-        has_fixed_shapes: True if the masks are ``FixedMask``, so that the static backend can capture passes.
-        max_depth: the largest depth of a tree; None for no limit.
-    """
+    """A mask compiler: its configuration, and ``masks``, which subclasses define; see ``Compiler`` for attributes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    attention: ClassVar[str | None] = None
-    bit_exact: ClassVar[bool] = False
-    has_fixed_shapes: ClassVar[bool] = False
-    max_depth: ClassVar[int | None] = None
-
-    def register(self) -> None:
-        """Register ``attention`` with transformers; called by backends that run transformers' layers."""
 
     @classmethod
     def choices(cls, device: torch.device) -> Mapping[int, Self]:
@@ -56,10 +40,6 @@ class MaskCompiler(BaseModel, Compiler):
         alone. By default there are none, and the compiler is used by its name.
         """
         return {}
-
-    def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
-        """Return why the attention doesn't support a device or a dtype, or ""; numerics then choose another."""
-        return ""
 
     @abstractmethod
     def masks(

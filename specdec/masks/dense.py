@@ -9,8 +9,7 @@ from pydantic import PrivateAttr
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.mask_cache import Marks, MaskCache
-from specdec.masks.visibility import needs_no_mask, visibility, within
+from specdec.masks.visibility import Marks, MaskCache, needs_no_mask, visibility, within
 from specdec.tree import DraftTree
 
 

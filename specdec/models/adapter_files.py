@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelError, in_one_line
-from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG
+from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, model_file
 from specdec.models.hub import HubAnswer
-from specdec.models.model_files import model_file
 
 
 def base_of(name: str, hub: HubAnswer) -> str | None:

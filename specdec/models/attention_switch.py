@@ -1,12 +1,11 @@
 """Switching a model's attention for a pass, and a test whether its code allows that.
 
 The configuration isn't reliable: some modelling code doesn't call transformers' ``AttentionInterface`` and accepts any
-name for its own attention. So one token is run with another attention, and its calls are recorded.
+name for its own attention. So one token is run with another attention, which each layer that writes keys has to call.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,34 +36,21 @@ def why_fixed(model: PreTrainedModel) -> str:
     return remembered(model, "attention switch", lambda: why_not_switchable(model))
 
 
-class _WatchedCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
-    """An ordinary cache that records each write in ``events``."""
-
-    def __init__(self, events: list[str]) -> None:
-        super().__init__()
-        self._events = events
-
-    def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        self._events.append("written")
-        written: tuple[torch.Tensor, torch.Tensor] = super().update(*args, **kwargs)
-        return written
-
-
 def why_not_switchable(model: PreTrainedModel) -> str:
     """Return why some layer's attention can't be switched, or ""; runs the model once for one token."""
-    events: list[str] = []
+    attended, cache = set[int | None](), DynamicCache()
 
     def watched(
         module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
         """Return the token's value for each head of a group: a single token attends only to itself."""
-        events.append("attended")
+        attended.add(getattr(module, "layer_idx", None))
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
 
-    fault = _forward(model, watched, _WatchedCache(events))
+    fault = _forward(model, watched, cache)
     # Layers that share another layer's keys attend without writing any.
-    followers = [after for event, after in pairwise([*events, ""]) if event == "written"]
-    if "attended" not in events or any(after != "attended" for after in followers):
+    written = {number for number, layer in enumerate(cache.layers) if layer.is_initialized}
+    if not attended or written - attended:
         return "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
     return f"its attention can't be switched: with another one, its forward raised {fault}" if fault else ""
 

@@ -1,17 +1,34 @@
-"""The remedy for a folder whose model can't be loaded, by the files in it."""
+"""The files of a model that is given by name, and by these the remedy if the model can't be loaded."""
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from specdec.models.gguf_file import is_gguf
-from specdec.models.model_files import model_file
 
 GIVE_A_MODEL = "Give a folder with safetensors weights, or a hub name"
 _LFS_POINTER = b"version https://git-lfs"
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"  # a model has the one or the other
 NO_CONFIG = f"it has no {CONFIG}"
+
+
+def model_file(name: str, file: str, is_offline: bool) -> Path | None:
+    """Return a file of a folder, or of a model on the hub, which is fetched; None if there is none.
+
+    Args:
+        name: a folder or a hub name.
+        file: its name, such as ``config.json``.
+        is_offline: search the hub's cache alone.
+    """
+    if Path(name).is_dir():
+        return Path(name, file) if Path(name, file).is_file() else None
+    from huggingface_hub import hf_hub_download
+
+    with suppress(OSError, ValueError):
+        return Path(hf_hub_download(name, file, local_files_only=is_offline))
+    return None
 
 
 def remedy_for_files(name: str) -> str:

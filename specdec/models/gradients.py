@@ -1,12 +1,16 @@
-"""Running a model in its own dtype without gradients, in inference mode if all of its layers support it."""
+"""Running a model in its own dtype without gradients, in inference mode if all of its layers support it.
 
-from collections.abc import Iterator
+The model's own forward, without a cache and without specdec, is the reference of self-tests and audits.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specdec.models.notes import remembered
+from specdec.models.notes import lock_of
 from specdec.models.weights.layers import is_quantised
 
 if TYPE_CHECKING:
@@ -30,11 +34,7 @@ def without_gradients(is_inference: bool = True) -> Iterator[None]:
 
 
 def runs_in_inference_mode(model: "PreTrainedModel") -> bool:
-    """Return True if each kind of quantised layer in the model runs in inference mode; tested once per model."""
-    return remembered(model, "inference mode", lambda: _runs_in_inference_mode(model))
-
-
-def _runs_in_inference_mode(model: "PreTrainedModel") -> bool:
+    """Return True if each kind of quantised layer in the model runs in inference mode; runs each of them."""
     quantised = filter(is_quantised, model.modules())
     kinds: dict[object, Any] = {(type(module), type(getattr(module, "weight", None))): module for module in quantised}
     with without_gradients():
@@ -44,3 +44,19 @@ def _runs_in_inference_mode(model: "PreTrainedModel") -> bool:
         except Exception:  # a third party's tensors
             return False
     return True
+
+
+def own_logits(
+    model: "PreTrainedModel", texts: Sequence[Sequence[int]], last: int = 0, **inputs: torch.Tensor
+) -> torch.Tensor:
+    """Return the model's own logits for texts of one length, ``(texts, tokens, vocab)``, float32.
+
+    Args:
+        last: return logits of this many last tokens; 0 for all tokens.
+        inputs: further arguments of the model's forward.
+    """
+    keeps = {"logits_to_keep": last} if "logits_to_keep" in signature(model.forward).parameters else {}
+    given: dict[str, Any] = {"use_cache": False, **keeps, **inputs}
+    with lock_of(model), without_gradients(runs_in_inference_mode(model)):
+        logits: torch.Tensor = model(torch.tensor([list(text) for text in texts], device=model.device), **given).logits
+    return logits[:, -last:].float()

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from specdec.errors import HubUnreachableError, ModelError, in_one_line
-from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, GIVE_A_MODEL
-from specdec.models.model_files import model_file
+from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, GIVE_A_MODEL, model_file
 
 _SECONDS_TO_ANSWER = 5.0
 

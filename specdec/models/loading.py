@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,13 +36,12 @@ class ModelSource:
         name: a folder, a GGUF file, or a hub name.
         device: a torch device; "" for the default.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
-        known_answer: the hub's answer about the model, if it has been requested.
     """
 
     name: str
     device: str = ""
     dtype: str = "auto"
-    known_answer: HubAnswer | None = field(default=None, compare=False, repr=False)
+    _known: list[HubAnswer] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
@@ -65,15 +64,13 @@ class ModelSource:
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def hub_answer(self) -> HubAnswer:
-        """Return the hub's answer about the model. Each call requests it unless it is known: see ``with_hub_answer``.
+        """Return the hub's answer about the model, which the first call requests.
 
         Raises as ``HubAnswer.of``.
         """
-        return self.known_answer or HubAnswer.of(self.name)
-
-    def with_hub_answer(self) -> Self:
-        """Return this source with the hub's answer, so that a start requests it once; raises as ``HubAnswer.of``."""
-        return replace(self, known_answer=self.hub_answer())
+        if not self._known:
+            self._known.append(HubAnswer.of(self.name))
+        return self._known[0]
 
 
 def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
@@ -197,22 +194,15 @@ def load_pretrained(
 
     try:
         header = GgufHeader.of(Path(name)) if is_gguf(name) else None
-        if header:
-            others = {**gguf_arguments(header), **others}
+        own = gguf_arguments(header) if header else {}
         model, report = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **{**own, **others}
         )
         loaded = _read_tokenizer(name, place, where) if tokenizer is None else tokenizer
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
-        if said := memory_ran_out(error):
-            raise ModelError(f"can't load {name!r}: {said}") from error
-        if is_gguf(name):
-            raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
-        here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
-        reason = NO_CONFIG if lacks_config(Path(name)) else _reason(error)
-        raise ModelError(f"can't load {name!r}: {here}{reason}. {remedy_for_files(name)}") from error
+        raise ModelError(f"can't load {name!r}: {_why_not(name, error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would continue with random numbers instead
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])
@@ -224,6 +214,13 @@ def load_pretrained(
         check_tensors(header, model, report["unexpected_keys"])
         forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
+
+
+def _why_not(name: str, error: Exception) -> str:
+    """Return why a model can't be read, and what to do."""
+    here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
+    reason = f"{here}{NO_CONFIG if lacks_config(Path(name)) else _reason(error)}"
+    return memory_ran_out(error) or (reason_of(error) if is_gguf(name) else f"{reason}. {remedy_for_files(name)}")
 
 
 def load_pretrained_tokenizer(name: str, hub: HubAnswer | None = None) -> Any:

@@ -27,9 +27,7 @@ class Notes:
 
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         self.lock = lock or threading.RLock()
-        self.reported: set[str] = set()
         self.while_unchanging: dict[Hashable, Any] | None = None  # digests, while the model is unchanging
-        self.last_key: tuple[Hashable, str] | None = None  # of findings, with what it depends on
         self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one refers to it
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
@@ -83,15 +81,6 @@ def facts_of(tensor: torch.Tensor) -> Hashable:
     if not isinstance(tensor, PackedWeight):
         return tensor.dtype, tensor.device, tensor.shape
     return tensor.matrix.kind, tensor.plain_dtype, tensor.device, tensor.shape
-
-
-def first_time(model: object, message: str) -> bool:
-    """Return True at the first call for a model and a message; call it before a warning."""
-    notes = notes_of(model)
-    with notes.lock:
-        is_first = message not in notes.reported
-        notes.reported.add(message)
-        return is_first
 
 
 def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -> Finding:

@@ -1,11 +1,9 @@
 """Models with names of their own: the built-in one, and SmolLM2 once it has been fetched into the cache folder."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from specdec.errors import ModelError, memory_ran_out
+from specdec.errors import ModelError
 from specdec.machine.cache_folder import cache_folder
 
 BUILT_IN, SMOLLM2 = "demo", "smollm2"
@@ -40,19 +38,6 @@ def checkpoint(dtype: str, folder: Path | None = None) -> Path:
 def own_folder(name: str, dtype: str) -> str:
     """Return the folder of one of ``OWN_MODELS``; raises as ``checkpoint``."""
     return str(checkpoint(dtype) if name == SMOLLM2 else files("specdec") / "demo" / "model")
-
-
-@contextmanager
-def reading(folder: str) -> Iterator[None]:
-    """Add the remedy to a ModelError of the block, which reads specdec's copy of SmolLM2."""
-    try:
-        yield
-    except ModelError as error:
-        if memory_ran_out(error):
-            raise
-        raise ModelError(
-            f"the copy of smollm2 in {folder} can't be read ({error}). If it is damaged, {REMEDY}"
-        ) from error
 
 
 def is_smollm2(folder: str) -> bool:

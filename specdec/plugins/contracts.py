@@ -2,7 +2,7 @@
 
 import inspect
 
-from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.base import Backend
 from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
 from specdec.models.weights.base import Kernel
@@ -32,17 +32,4 @@ def fault_of(cls: object, kind: str) -> str:
     for promise in promises:
         if not isinstance(getattr(cls, promise, None), bool):
             return f"{cls.__name__} must say whether it is {promise}: True or False"
-    if issubclass(cls, Backend) and not _takes_options(cls):
-        return (
-            f"{cls.__name__}.load must take a model, a compiler and options, and Options be a subclass of specdec's "
-            "BackendOptions (specdec/backends/base.py)"
-        )
     return ""
-
-
-def _takes_options(backend: type[Backend]) -> bool:
-    try:
-        inspect.signature(backend.load).bind(None, None, None)
-    except TypeError:
-        return False
-    return isinstance(backend.Options, type) and issubclass(backend.Options, BackendOptions)

@@ -12,8 +12,7 @@ from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
 from specdec.models.weights.base import Kernel
 from specdec.plugins.names import PROJECT
-from specdec.strategies.base import Proposer
-from specdec.strategies.local_source import LocalSource
+from specdec.strategies.base import LocalSource, Proposer
 from specdec.verifiers.base import Verifier
 
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Collection, Iterable
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
+from typing import Any
 
 from specdec.errors import PluginError, nearest
 
@@ -34,7 +36,7 @@ BUILT_INS = {
     },
     "constraints": {
         "json_schema": "specdec.constraints.json_schema:JsonSchema",
-        "json_object": "specdec.constraints.json_object:JsonObject",
+        "json_object": "specdec.constraints.json_schema:JsonObject",
         "regex": "specdec.constraints.regex:Regex",
         "choice": "specdec.constraints.choice:Choice",
         "grammar": "specdec.constraints.grammar:Grammar",
@@ -45,7 +47,7 @@ BUILT_INS = {
         "int8": "specdec.models.weights.int8:Int8Kernel",
         "onednn": "specdec.models.weights.onednn:OneDNNKernel",
     },
-    "backends": {  # for models on GPUs "fused" is tried first, then "static"
+    "backends": {  # for models on GPUs "static" is tried first
         "fused": "specdec.backends.fused.backend:FusedBackend",
         "static": "specdec.backends.static:StaticBackend",
         "hf": "specdec.backends.recorded.backend:RecordedBackend",
@@ -67,6 +69,11 @@ _OTHERS = {
 _ELSEWHERE = {("proposers", name): "prompt_lookup" for name in ("ngram", "ngrams", "n-gram", "n-grams", "n_gram")} | {
     ("backends", name): "hf" for name in ("torch", "pytorch", "transformers", "huggingface", "cpu")
 }
+
+
+def built_in(kind: str, name: str) -> Any:
+    """Return an implementation that comes with specdec, with default options."""
+    return resolve_name(BUILT_INS[kind][name])()
 
 
 def check_name(kind: str, name: str) -> None:

@@ -1,7 +1,7 @@
 """The options of a plug-in, and their values in ``"name:key=value,…"``."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -39,7 +39,15 @@ def text_options(given: str) -> dict[str, str]:
     Raises:
         PluginError: for an option that isn't of that form, or is given twice.
     """
-    return dict(_options(name_and_options(given)[1], given))
+    options = dict[str, str]()
+    for pair in filter(None, (part.strip() for part in name_and_options(given)[1].split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key:
+            raise PluginError(f"{given!r}: {pair!r} is not of the form key=value (example: lookahead:N=5,W=15,G=15)")
+        if key in options:
+            raise PluginError(f"{given!r}: {key} is given twice")
+        options[key] = value
+    return options
 
 
 def configured(cls: type[Configured], kind: str, given: str) -> Configured:
@@ -68,19 +76,6 @@ def _made(cls: type[Configured], values: Mapping[str, object]) -> Configured:
         if isinstance(error.__cause__, ValidationError):
             raise error.__cause__ from None
         raise
-
-
-def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of ``"N=5,pool=true"``."""
-    seen = set[str]()
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or not key:
-            raise PluginError(f"{given!r}: {pair!r} is not of the form key=value (example: lookahead:N=5,W=15,G=15)")
-        if key in seen:
-            raise PluginError(f"{given!r}: {key} is given twice")
-        seen.add(key)
-        yield key, value
 
 
 def read_value(value: str) -> object:

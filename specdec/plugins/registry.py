@@ -1,6 +1,6 @@
 """Plug-ins: discovery through the entry-point group ``specdec``, checks at registration, and ``"name:key=value"``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pkgutil import resolve_name
@@ -10,18 +10,17 @@ import pluggy
 import torch
 from pydantic import BaseModel
 
+import specdec.plugins.hookspecs
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import PluginError, failure, in_one_line, is_out_of_memory
+from specdec.errors import PluginError, blaming, in_one_line, is_out_of_memory
 from specdec.masks.base import MaskCompiler
 from specdec.models.weights.base import Kernel
-from specdec.plugins import builtins, hookspecs
 from specdec.plugins.contracts import CONTRACTS, fault_of
-from specdec.plugins.names import NAME, PROJECT, merged_parts, registered, unknown
+from specdec.plugins.names import BUILT_INS, NAME, PROJECT, merged_parts, registered, unknown
 from specdec.plugins.options import configured, name_and_options
 from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.auto.proposer import AutoProposer
-from specdec.strategies.base import Proposer
-from specdec.strategies.local_source import LocalSource
+from specdec.strategies.base import LocalSource, Proposer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +69,9 @@ class BrokenDistribution:
 class Registry:
     """The installed implementations; made by ``load_plugins``."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugins: Iterable[Plugin] = ()) -> None:
         self.broken: list[BrokenDistribution] = []
-        self._plugins: list[Plugin] = []
+        self._plugins = [*plugins]
         self._managers: list[pluggy.PluginManager] = []
         self._unasked: list[tuple[pluggy.PluginManager, str]] = []  # for backends, whose libraries take seconds
 
@@ -91,7 +90,7 @@ class Registry:
                 that the distribution offers twice.
         """
         manager = pluggy.PluginManager(PROJECT)
-        manager.add_hookspecs(hookspecs)
+        manager.add_hookspecs(specdec.plugins.hookspecs)
         try:
             manager.register(module, name=distribution)
             manager.check_pending()
@@ -211,10 +210,8 @@ class Registry:
         for plugin in self.of_kind("masks"):
             assert issubclass(plugin.cls, MaskCompiler), "checked when it registered"
             if plugin.cls.bit_exact == bit_exact:
-                try:
+                with blaming(f"mask {plugin.full_name}"):
                     found += plugin.cls.choices(device).items()
-                except Exception as error:  # a third party's code
-                    raise failure(f"mask {plugin.full_name}", error) from error
         found = [choice for choice in found if choice[0] >= least]
         return [compiler for _, compiler in sorted(found, key=lambda choice: -choice[0])]
 
@@ -244,8 +241,8 @@ def load_plugins() -> Registry:
 
     A third-party distribution that fails is listed under ``broken`` and doesn't stop the others.
     """
-    registry = Registry()
-    registry.register(builtins, "specdec")
+    built_in = [(kind, *each) for kind, places in BUILT_INS.items() for each in places.items()]
+    registry = Registry(Plugin(kind, name, place, PROJECT) for kind, name, place in built_in)
     for entry_point in registered():
         distribution = _distribution(entry_point)
         try:

@@ -16,7 +16,7 @@ from specdec.layout import Shapes
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
-from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.model_defaults import own_eos_token_ids, own_suppressed_tokens
 from specdec.requests.own_copies import with_own_copies
 from specdec.requests.special_tokens import special_tokens
 from specdec.requests.turn_ends import ends_in_chat
@@ -74,7 +74,7 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        settings = Settings.make(overrides, config, ModelDefaults.of(self.model, vocab_size).suppressed)
+        settings = Settings.make(overrides, config, own_suppressed_tokens(self.model))
         _check_ids("eos_token_id", settings.eos_token_id or (), vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("logit_bias", (token for token, _ in settings.logit_bias), vocab_size)
@@ -110,7 +110,7 @@ class RequestBuilder:
         vocab_size = self.shapes.vocab_size
         if prompts.is_chat(prompt):
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
-        return ModelDefaults.of(self.model, vocab_size).eos_token_ids
+        return own_eos_token_ids(self.model, vocab_size)
 
     def _request(self, ids: list[int], strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, given.after_prompt(len(ids))

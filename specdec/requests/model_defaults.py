@@ -1,31 +1,24 @@
 """The defaults that a model's own generation config sets."""
 
-from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from specdec.settings import with_effect
 
 _SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDefaults:
-    """The settings that are taken from a model's generation config."""
+def own_eos_token_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
+    """Return the ends of text that the model's generation config names; as in transformers, nothing else names any."""
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    eos_token_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+    # A configuration class's default end-of-text may not exist in a smaller vocabulary.
+    return tuple(token for token in eos_token_ids if token < vocab_size)
 
-    eos_token_ids: tuple[int, ...] = ()
-    suppressed: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, model: Any, vocab_size: int) -> Self:
-        """Read the model's generation config, if it has one; as in transformers, it alone names the ends of text."""
-        config = getattr(model, "generation_config", None)
-        if config is None:
-            return cls()
-        eos = config.eos_token_id
-        eos_token_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        suppressed = {name: value for name in _SUPPRESSED if (value := getattr(config, name, None))}
-        # A configuration class's default end-of-text may not exist in a smaller vocabulary.
-        return cls(tuple(token for token in eos_token_ids if token < vocab_size), suppressed)
+def own_suppressed_tokens(model: Any) -> dict[str, Any]:
+    """Return the settings of the model's generation config by which tokens are never written."""
+    config = getattr(model, "generation_config", None)
+    return {name: value for name in _SUPPRESSED if (value := getattr(config, name, None))}
 
 
 def ignored_defaults(model: Any) -> tuple[str, ...]:

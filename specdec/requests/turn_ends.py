@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.model_defaults import own_eos_token_ids
 
 _MARK = "mark\u2063of\u2063an\u2063answer"  # stands for an answer in a rendered template
 _THOUGHT = "mark\u2063of\u2063a\u2063thought"  # stands for the reasoning before it, by any of its names
@@ -21,7 +21,7 @@ _OF_THE_REQUEST = "tools", "documents", "add_generation_prompt", "continue_final
 
 def ends_in_chat(model: Any, tokenizer: Any, vocab_size: int, template: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ends of text of a chat's answers: the model's own and those of its turns, see ``ends_of_turn``."""
-    own = ModelDefaults.of(model, vocab_size).eos_token_ids
+    own = own_eos_token_ids(model, vocab_size)
     return tuple(dict.fromkeys((*own, *(token for token in ends_of_turn(tokenizer, template) if token < vocab_size))))
 
 

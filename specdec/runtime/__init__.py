@@ -9,10 +9,4 @@ if TYPE_CHECKING:
     from specdec.runtime.lease import kernel_of as kernel_of
     from specdec.runtime.open_batch import OpenBatch as OpenBatch
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "lease": ("WeightsLease", "kernel_of"),
-            "open_batch": ("OpenBatch",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -59,11 +59,6 @@ class Attempt:
     is_named: bool
     why_inexact: str
 
-    @property
-    def must_be_exact(self) -> bool:
-        """True if the numerics have chosen a bit-exact compiler."""
-        return self.compiler.bit_exact and not self.is_named
-
     def open(self, on_close: Callable[[], object] | None = None) -> Target:
         """Return a target, which holds the examination of the model.
 
@@ -76,7 +71,7 @@ class Attempt:
         if self.backend.cls.runs_layers and not self.is_named and (why := compiler.refuses(model.device, model.dtype)):
             raise ModelError(why)
         backend, found = examine(self.backend.cls.load(model, compiler, options), model, compiler, options)
-        if self.must_be_exact and found.inexact:
+        if compiler.bit_exact and not self.is_named and found.inexact:
             backend.close()
             raise _InexactError(found.inexact)
         is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)

@@ -1,17 +1,17 @@
 """Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
-from specdec.models.loading import ModelSource, load_pretrained
-from specdec.models.own_models import NAME, is_smollm2, reading
+from specdec.models.loading import ModelSource
+from specdec.models.own_models import NAME, is_smollm2
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.options import name_and_options
 from specdec.plugins.registry import Plugin, Registry
@@ -89,12 +89,9 @@ def read_models(
     """
     if backend != "auto":
         cls, options = registry.backend(backend)
-        with _remedied(source):
-            read = cls.read(source, tokenizer, options)
-        yield _loaded(source, *read)
+        yield _loaded(source, *cls.read(source, tokenizer, options))
         return
-    with _remedied(source):
-        source = source.with_hub_answer()  # refuses a wrong hub name first
+    source.hub_answer()  # refuses a wrong hub name first
     declined, failed = dict[str, str](), dict[str, str]()
     for plugin in preferred(registry):
         name = registry.name_of(plugin)
@@ -108,24 +105,18 @@ def read_models(
             else:
                 yield loaded
     passed_over = declined | failed
-    with _remedied(source):
-        read = _read_by_torch(source, tokenizer, passed_over)
+    read = _read_by_torch(source, tokenizer, passed_over)
     yield _loaded(source, *read, passed_over=passed_over, failed=failed)
 
 
 def _read_by_torch(source: ModelSource, tokenizer: Any | None, passed_over: Mapping[str, str]) -> tuple[Any, Any]:
     try:
-        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device, source.hub_answer())
+        return Backend.read(source, tokenizer, NO_OPTIONS)
     except ModelError as error:
         others = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items() if reason not in str(error))
         if not others or memory_ran_out(error):
             raise
         raise ModelError(f"{error}. Backends passed over before torch: {others}") from error
-
-
-def _remedied(source: ModelSource) -> AbstractContextManager[None]:
-    """Return the context in which errors about specdec's copy of SmolLM2 have the remedy."""
-    return reading(source.name) if is_smollm2(source.name) else nullcontext()
 
 
 def _loaded(source: ModelSource, model: Any, tokenizer: Any, **facts: Any) -> LoadedModel:
@@ -172,8 +163,8 @@ def backends_for(registry: Registry, given: str, model: object) -> list[ChosenBa
     accepting = [plugin for plugin in registry.of_kind("backends") if plugin.cls.accepts(model)]  # type: ignore[attr-defined]  # as above
     if accepting:
         first, *others = (ChosenBackend(each.name, each.cls, each.cls.Options()) for each in accepting)  # type: ignore[attr-defined]
-        # Of those that run torch's layers, the next takes the models that the one before refuses.
-        return [first, *[other for other in others if first.cls.runs_layers and other.cls.runs_layers]]
+        # Of two that run torch's layers, the second takes the models that the first refuses.
+        return [first, *[other for other in others if first.cls.runs_layers and other.cls.runs_layers][:1]]
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )

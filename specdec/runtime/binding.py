@@ -19,7 +19,7 @@ from specdec.errors import RequestError, close_all, plural
 from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
 from specdec.models.loading import check_tokenizer, load_pretrained
-from specdec.models.notes import first_time, state_of
+from specdec.models.notes import state_of
 from specdec.models.weights.pack_model import Weights
 from specdec.numerics import Numerics
 from specdec.plugins.registry import Registry
@@ -81,16 +81,6 @@ class Binding:
         self._is_open = False  # the parts are made, and not closed
         self._bind(models)
 
-    @property
-    def model(self) -> Any:
-        """The model that is decoded."""
-        return self.loaded.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer, or None."""
-        return self.loaded.tokenizer
-
     @contextmanager
     def alone(self) -> Iterator[Self]:
         """Use the parts, bound to the model as it is now, without other users.
@@ -124,7 +114,7 @@ class Binding:
 
     def is_current(self) -> bool:
         """Return True while the parts fit model and tokenizer, and a backend's copy of the weights is the model's."""
-        if (state_of(self.model), state_of_tokenizer(self.tokenizer)) != self._state:
+        if (state_of(self.loaded.model), state_of_tokenizer(self.loaded.tokenizer)) != self._state:
             return False
         return self._copied is None or self._fingerprint() == self._copied
 
@@ -139,7 +129,7 @@ class Binding:
 
     def costs(self) -> Costs:
         """Return the costs of the target's passes here, measured once for a model, numerics and device."""
-        return costs_of(self.target, self.model)
+        return costs_of(self.target, self.loaded.model)
 
     def open_target(self) -> Target:
         """Load the model once more with the same compiler and a cache of its own."""
@@ -166,7 +156,7 @@ class Binding:
         target = self.target
         drafts = () if target.shapes.takes_drafts else (f"decoded without drafts: {target.examination.reason}",)
         weights = (f"weights {self.weights}",) if self.weights.kernel or self.weights.is_fallback else ()
-        return engine + drafts + weights + ignored_defaults(self.model)
+        return engine + drafts + weights + ignored_defaults(self.loaded.model)
 
     def close(self) -> None:
         """Close the parts and release the model; an open stream keeps both until it ends."""
@@ -202,7 +192,7 @@ class Binding:
             self._is_open = True
             numerics, choice = self._probed, self.choice
             is_fallback = choice.numerics == "auto" and choice.compiler is None and numerics.mode == "fast"
-            if is_fallback and first_time(self.model, numerics.inexact):
+            if is_fallback:
                 warnings.warn(f"decoding with fast numerics: {numerics.inexact}", stacklevel=5)
             failing.pop_all()
 

@@ -197,7 +197,7 @@ class OpenBatch(Scheduler):
             return chunk_of(request)
         return last_chunk_of(
             request,
-            binding.tokenizer,
+            binding.loaded.tokenizer,
             numerics=binding.numerics,
             lossless=request.verifier.lossless and not binding.weights.lossy and not binding.target.examination.lossy,
             notes=(*binding.take_notes(), *request.notes),

@@ -15,15 +15,11 @@ from specdec.plugins.registry import Registry
 from specdec.runtime.backend_choice import LoadedModel, backends_for, read_models, why_torch
 from specdec.runtime.binding import Binding, GeneratorChoice
 from specdec.runtime.strategies import check_files
-from specdec.settings import Settings
+from specdec.settings import OF_GENERATOR, Settings
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
 _MAX_NAMED = 64  # proposers made from text that stay the same object
-_OPTIONS = (
-    "tokenizer", "proposer", "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size",
-    "max_cache_bytes", "background_work",
-)  # fmt: skip
 _LOAD_IT = "load the model yourself with AutoModelForCausalLM.from_pretrained, and pass the object"
 # Arguments of other libraries, each with its name here or a remedy.
 _ELSEWHERE = {
@@ -51,7 +47,7 @@ def check_arguments(
     unknown: Mapping[str, Any], max_batch_size: object, max_cache_bytes: object, background_work: object
 ) -> None:
     """Raise RequestError for arguments that a generator doesn't have, limits below 1, or a flag that is no bool."""
-    refuse_unknown("Generator", unknown, _OPTIONS, _ELSEWHERE)
+    refuse_unknown("Generator", unknown, ("tokenizer", "proposer", *OF_GENERATOR), _ELSEWHERE)
     limits = {"max_batch_size": max_batch_size, "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes}
     for name, limit in limits.items():
         if not isinstance(limit, int) or limit < 1:

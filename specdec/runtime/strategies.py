@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from specdec.decoding.strategy import Strategy, layers_of
-from specdec.errors import PluginError, SpecdecError, close_all, failure
+from specdec.errors import PluginError, blaming, close_all, failure
 from specdec.strategies.base import Engine, Proposer
 from specdec.strategies.host import Host
 from specdec.strategies.signals import Hidden, Nodes, Signal, TopK, TopLogits, What
@@ -104,12 +104,8 @@ def check_files(proposers: Iterable[Proposer]) -> None:
         PluginError: a check failed in another way.
     """
     for proposer in proposers:
-        try:
+        with blaming(f"checking the files of proposer {type(proposer).__name__}"):
             proposer.check_files()
-        except SpecdecError:
-            raise
-        except Exception as error:  # a third party's code
-            raise failure(f"checking the files of proposer {type(proposer).__name__}", error) from error
 
 
 def _bound_to(host: Host, proposer: Proposer) -> Strategy:
@@ -132,14 +128,10 @@ def _bound_to(host: Host, proposer: Proposer) -> Strategy:
 def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signal]]:
     """Return a proposer's name, engine and signals."""
     name = type(proposer).__name__
-    try:
+    with blaming(f"binding proposer {name}"):
         engine, wants = proposer.bind(host), frozenset(proposer.wants())
         if isinstance(engine, Engine):
             wants |= engine.wants()
-    except SpecdecError:
-        raise
-    except Exception as error:  # a third party's code
-        raise failure(f"binding proposer {name}", error) from error
     if not isinstance(engine, Engine):
         raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
     most = host.num_layers

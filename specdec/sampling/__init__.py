@@ -10,11 +10,4 @@ if TYPE_CHECKING:
     from specdec.sampling.randomness import Randomness as Randomness
     from specdec.sampling.randomness import RandomSource as RandomSource
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "distributions": ("NodeDistributions",),
-            "processors": ("Warper",),
-            "randomness": ("RandomSource", "Randomness"),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -1,7 +1,7 @@
 """Logits to probabilities to tokens: the target's distributions at the nodes of a draft tree."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -14,6 +14,7 @@ from specdec.sampling.topk import Top, top_two
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1
+T = TypeVar("T")
 
 
 class NodeOutputs(Protocol):
@@ -79,24 +80,23 @@ class NodeDistributions:
 
         NO_TOKEN, which matches no child, if the node has no distribution.
         """
-        if node not in self._drawn:
-            with Guard("a logits processor") as guard:
-                self._drawn[node] = self._draw(node)
-            if guard.error is not None:
-                self._drawn[node], self.faults[node] = NO_TOKEN, guard.error
-        return self._drawn[node]
+        return self._once(node, self._drawn, self._draw, NO_TOKEN)
 
     def probs(self, node: int) -> torch.Tensor | None:
         """The distribution p of the next token at a node, ``(vocab,)``, float32 or better; read-only.
 
         None if the node has no distribution.
         """
-        if node not in self._probs:
+        return self._once(node, self._probs, self._distribution, None)
+
+    def _once(self, node: int, known: dict[int, T], find: Callable[[int], T], failed: T) -> T:
+        """Return what was found at a node before, or is now; ``failed`` if a processor raises, which is a fault."""
+        if node not in known:
             with Guard("a logits processor") as guard:
-                self._probs[node] = self._distribution(node)
+                known[node] = find(node)
             if guard.error is not None:
-                self._probs[node], self.faults[node] = None, guard.error
-        return self._probs[node]
+                known[node], self.faults[node] = failed, guard.error
+        return known[node]
 
     def position(self, node: int) -> int:
         """The absolute position of the next token at a node."""

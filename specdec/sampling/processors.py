@@ -1,6 +1,6 @@
 """Logits to scores: the logits processors of a request's settings, in transformers' order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,20 +19,6 @@ _PATH_PURE = (
     "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
 _PURE_CRITERIA = "EosTokenCriteria", "MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria"
-
-
-class Bias:
-    """Adds a constant to the scores of some tokens, as ``logit_bias`` of the OpenAI API does."""
-
-    is_path_pure = True
-
-    def __init__(self, by_token: Mapping[int, float], device: str) -> None:
-        self._tokens = torch.tensor([*by_token], dtype=torch.long, device=device)
-        self._added = torch.tensor([*by_token.values()], dtype=torch.float32, device=device)
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores and the result: ``(batch, vocab)``; paths: ``(batch, tokens)``."""
-        return scores.index_add(1, self._tokens, self._added.to(scores.dtype).expand(len(scores), -1))
 
 
 class CountPenalty:
@@ -119,7 +105,7 @@ def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int]
 
     chosen: list[Processor] = []
     if settings.logit_bias:
-        chosen.append(Bias(dict(settings.logit_bias), device))
+        chosen.append(hf.SequenceBiasLogitsProcessor({(token,): float(bias) for token, bias in settings.logit_bias}))
     if settings.frequency_penalty or settings.presence_penalty:
         chosen.append(CountPenalty(settings.frequency_penalty, settings.presence_penalty, prompt_length))
     if settings.repetition_penalty != 1.0:

@@ -41,28 +41,4 @@ if TYPE_CHECKING:
     from specdec.strategies.sources.recycling import TokenRecyclingProposer as TokenRecyclingProposer
     from specdec.strategies.sources.suffix import SuffixProposer as SuffixProposer
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "auto.proposer": ("AutoProposer",),
-            "autoregressive": ("AutoregressiveProposer",),
-            "base": ("Drafter", "Engine", "Proposer"),
-            "draft_model.proposer": ("DraftModelProposer",),
-            "feedback": ("Feedback",),
-            "host": ("Host",),
-            "jacobi": ("JacobiProposer",),
-            "lookahead": ("LookaheadProposer",),
-            "auto.acceptance_rates": ("AcceptanceRate", "AcceptanceRates"),
-            "auto.growth": ("Growth",),
-            "auto.loss_budget": ("LossBudget",),
-            "auto.merged": ("MergedEngine", "MergedProposer"),
-            "auto.sizer": ("DraftSizer", "SpeedupSizer"),
-            "auto.source": ("Candidate", "Source", "SourceProposer"),
-            "prompt_lookup": ("PromptLookupProposer",),
-            "request": ("Request", "Retained"),
-            "signals": ("Answers", "Hidden", "HiddenAnswers", "Nodes", "Signal", "TopK", "TopLogits", "What"),
-            "sources.grammar": ("GrammarProposer",),
-            "sources.recycling": ("TokenRecyclingProposer",),
-            "sources.suffix": ("SuffixProposer",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -22,6 +22,7 @@ Laws, checked on every step by the core, which names the proposer in the error:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from specdec.configuration import Configuration
@@ -215,6 +216,20 @@ class Proposer(Configuration, ABC):
     def start(self, request: Request) -> Drafter:
         """Return a drafter for one request; not needed by a strategy that defines ``bind``."""
         raise PluginError(f"{type(self).__name__} starts requests by its engine: call bind(host).start(request)")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """A strategy that was prepared for one model; ``auto`` drafts with it.
+
+    Attributes:
+        name: in notes on what wasn't used, as in "drafted without a trained head".
+        description: in notes on what was, as in "drafted with the head trained for this model on 2026-11-27: FOLDER".
+    """
+
+    proposer: Proposer
+    name: str
+    description: str
 
 
 class BatchDrafter(Drafter):

@@ -5,6 +5,7 @@ Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with Referen
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -83,9 +84,7 @@ class _PromptLookupDrafter(Drafter):
 
     def _continuation(self, end: int, length: int) -> list[int]:
         """Return ``length`` tokens of the text from ``end`` on; a continuation that reaches the text's end repeats."""
-        tokens = self.request.tokens
-        period = list(tokens[end : end + length])
-        return period if len(period) == length else [period[index % len(period)] for index in range(length)]
+        return list(islice(cycle(self.request.tokens[end : end + length]), length))
 
 
 class _Longer:

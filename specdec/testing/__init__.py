@@ -43,17 +43,4 @@ if TYPE_CHECKING:
     from specdec.testing.masks import check_mask as check_mask
     from specdec.testing.tokenizer import toy_tokenizer as toy_tokenizer
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "backends": ("check_backend",),
-            "cases": ("Shape", "TableConstraint", "TableDistribution", "distributions", "draw_tree", "shapes", "trees"),
-            "checks": ("check_drafting", "check_proposer", "check_verifier", "toy_host"),
-            "constraints": ("FixedTokens", "check_constraint"),
-            "drafting": ("first_drafts",),
-            "emission": ("emitted_distribution", "expected_length", "plain_distribution", "target_of"),
-            "enumeration": ("EXACT", "outcomes", "total_variation"),
-            "masks": ("check_mask",),
-            "tokenizer": ("toy_tokenizer",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -117,9 +117,11 @@ class _Case:
         source, row = self._one(), self.target.open(capacity=1)
         length = int(self.rng.integers(len(self.texts[source]) + 1))
         cut = int(self.rng.integers(length + 1))
-        held = [self.target.hold(source, start, stop) for start, stop in ((0, cut), (cut, length)) if start < stop]
+        held = [
+            self.target.copy_block(source, start, stop) for start, stop in ((0, cut), (cut, length)) if start < stop
+        ]
         if held:
-            self.target.put(row, held, length)
+            self.target.append_blocks(row, held, length)
         self.texts[row] = self.texts[source][:length]
         tree = self._tree(self._tokens(1)[0])
         planned = self.target.compile({row: tree})
@@ -136,7 +138,7 @@ class _Case:
             output = backend.forward(replace(layout, first=first, trees=tuple(trees)))
             for number, (text, tree) in enumerate(zip(later, trees, strict=True)):
                 self._hold(text, tree, OutputRow(output, number), f"in a pass from row {first} on")
-            backend.keep([[]] * len(later))
+            backend.commit([[]] * len(later))
 
     def _hold(self, text: Sequence[int], tree: DraftTree, answers: OutputRow, where: str) -> None:
         """Check that every node's logits are those after the text and its path."""
@@ -155,7 +157,7 @@ class _Case:
             tree = trees[row]
             paths[row] = [*tree.lineage(int(self.rng.integers(len(tree))))]
             self.texts[row] += [tree.tokens[node] for node in paths[row]]
-        self.target.keep(planned, paths)
+        self.target.commit(planned, paths)
 
     def _tree(self, root: int) -> DraftTree:
         """Return a tree of distinct tokens, so no nodes merge, each below one of the last three nodes."""

@@ -12,13 +12,4 @@ if TYPE_CHECKING:
     from specdec.verifiers.traversal import TraversalVerifier as TraversalVerifier
     from specdec.verifiers.typical import TypicalVerifier as TypicalVerifier
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("Verdict", "Verifier"),
-            "match": ("MatchVerifier",),
-            "rejection": ("RejectionVerifier",),
-            "traversal": ("TraversalVerifier",),
-            "typical": ("TypicalVerifier",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

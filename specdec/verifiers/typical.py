@@ -32,7 +32,7 @@ class TypicalVerifier(Verifier):
             p = target.probs(node) if children else None
             if p is None:
                 continue
-            threshold = min(self.epsilon, self.delta * math.exp(-entropy(p)))
+            threshold = min(self.epsilon, self.delta * math.exp(-float(torch.special.entr(p).sum())))
             for child in sorted(children):
                 likelihood = float(p[tree.tokens[child]])
                 if likelihood > threshold:
@@ -41,8 +41,3 @@ class TypicalVerifier(Verifier):
         last = max(accepted, key=lambda node: (tree.depths[node], log_likelihood[node]))
         path = tree.lineage(last)
         return Verdict(path, (*(tree.tokens[node] for node in path[1:]), target.draw(last)))
-
-
-def entropy(p: torch.Tensor) -> float:
-    """H(p) in nats, of a distribution of shape ``(vocab,)``; 0 log 0 is 0."""
-    return float(-torch.xlogy(p, p).sum())

@@ -16,7 +16,7 @@ def test_rows_opened_one_by_one_are_copied_a_few_times_only_and_the_room_is_know
             told.append(cache.bytes_for([40] * (row + 1)))
         cache.place([row], [0], 3)
         cache.layers[0].update(states, -states)
-        cache.keep(row, range(3))
+        cache.commit(row, range(3))
         written.append(states[0])
         buffers.add(cache.layers[0].keys.data_ptr())
         if row:
@@ -51,7 +51,7 @@ def test_the_last_row_takes_a_closed_ones_place_and_nothing_is_left_of_either() 
         cache.open(40)
         cache.place([row], [0], 5)
         cache.layers[0].update(torch.full((1, 2, 5, 4), row + 1.0), torch.full((1, 2, 5, 4), torch.nan))
-        cache.keep(row, range(row + 2))
+        cache.commit(row, range(row + 2))
     cache.release(0)
     layer = cache.layers[0]
     assert cache.lengths == [4, 3]
@@ -70,7 +70,7 @@ def test_a_row_that_never_got_room_is_closed_all_the_same() -> None:
     cache.open(40)
     cache.place([0], [0], 3)
     cache.layers[0].update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4))
-    cache.keep(0, range(3))
+    cache.commit(0, range(3))
     cache.open(40)
     cache.place([1], [0], 3)  # and no memory for it
     cache.release(1)
@@ -87,7 +87,7 @@ def test_a_long_texts_room_is_given_back_while_others_go_on() -> None:
         cache.open(capacity)
         cache.place([row], [0], 3)
         cache.layers[0].update(states * (row + 1), states)
-        cache.keep(row, range(3))
+        cache.commit(row, range(3))
     needed = cache.bytes_for([40, 40, 40])
     assert needed > 5000 * 3 * cache.layers[0].slot_bytes
     assert not cache.trim()

@@ -14,9 +14,9 @@ from specdec.backends.chain_passes import causal_masks
 from specdec.backends.hf import HFBackend
 from specdec.backends.placement import Placement
 from specdec.backends.states import stateful_cache
+from specdec.backends.states.state_costs import passes_of_step, shared_passes
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
-from specdec.models.shared_passes import passes_of_step, shared_passes
 from specdec.target import CacheRow
 from specdec.tree import ROOT, DraftTree
 from tests.backends.test_stateful_cache import TOLERANCE, counted, made, texts, without_a_cache
@@ -58,7 +58,7 @@ def test_drafts_of_rows_share_a_pass_although_other_tokens_are_pending() -> None
         for step in range(count):
             planned = target.compile({row: chain(20 + step, 1)})
             target.forward(planned)
-            target.keep(planned, {row: (ROOT,)})
+            target.commit(planned, {row: (ROOT,)})
             texts_of[row].append(20 + step)
     fed, trees = counted(model), [chain(40 + number, size) for number, size in enumerate(drafted)]
     output = target.forward(target.compile(dict(zip(rows, trees, strict=True))))
@@ -93,7 +93,7 @@ def test_a_prompt_and_a_plain_step_move_every_rows_checkpoint_whatever_room_stat
         expected = families.plain_logits(model, text)[-1]
         assert float((output.rows[row].logits(ROOT) - expected).abs().max()) <= TOLERANCE
     for _ in range(2):
-        target.keep(planned, dict.fromkeys(rows, (ROOT,)))
+        target.commit(planned, dict.fromkeys(rows, (ROOT,)))
         planned = target.compile({row: chain(10, 0) for row in rows})
         target.forward(planned)
     assert fed[-1] == len(rows)  # the second plain step reads nothing again
@@ -126,7 +126,7 @@ def test_a_padded_row_keeps_its_checkpoint() -> None:
     grown: dict[CacheRow, DraftTree] = {rows[0]: chain(8, 3), rows[1]: chain(9, 1)}
     planned = target.compile(grown)
     target.forward(planned)
-    target.keep(planned, {row: tuple(range(len(tree))) for row, tree in grown.items()})
+    target.commit(planned, {row: tuple(range(len(tree))) for row, tree in grown.items()})
     output = target.forward(target.compile({row: chain(10, 0) for row in rows}))
     assert list(output.num_reread) == [0, 2]
     expected = families.plain_logits(model, [2, 3, 4, 5, 9, 5, 10])[-1]

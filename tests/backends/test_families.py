@@ -78,7 +78,7 @@ def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBac
         planned, first = end_of_prompt(target, row, prompt, tree)
         assert furthest(backend, [first], [prompt], [tree]) <= TOLERANCE
         path = path_to(tree, 7)
-        target.keep(planned, {row: path})
+        target.commit(planned, {row: path})
         prompt += [tree.tokens[node] for node in path]
     for _ in range(3):
         trees = [random_tree(rng, families.VOCAB, int(rng.integers(5, 13))) for _ in batch]
@@ -88,7 +88,7 @@ def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBac
         for prompt, tree in zip(batch, trees, strict=True):
             paths.append(path_to(tree, int(rng.integers(len(tree)))))
             prompt += [tree.tokens[node] for node in paths[-1]]
-        backend.keep(paths)
+        backend.commit(paths)
     for number in range(num_rows - 1, -1, -1):
         backend.release(number)
 
@@ -143,7 +143,7 @@ def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
     tree.add(ROOT, 51)
     right = tree.add(ROOT, 52)
     backend.forward(compiler.compile([tree], [len(batch[0])], backend.shapes))
-    backend.keep([[ROOT, right - 1]])  # the other branch's keys and values
+    backend.commit([[ROOT, right - 1]])  # the other branch's keys and values
     committed = [[*batch[0], 50, 52]]
     follower = DraftTree(55)
     layout = compiler.compile([follower], [len(committed[0])], backend.shapes)

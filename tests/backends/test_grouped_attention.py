@@ -119,7 +119,7 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 def test_it_stays_away_where_attention_is_another(name: str) -> None:
-    assert not grouped_attention.is_for(families.make(*families.TREES[name]).config)
+    assert not HFBackend.load(families.make(*families.TREES[name]), DenseCompiler())._has_fused_attention
 
 
 def test_several_nodes_without_a_mask_are_refused() -> None:

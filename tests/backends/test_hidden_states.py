@@ -89,7 +89,7 @@ def test_states_are_transformers_in_trees_and_ragged_batches_after_accepted_and_
                 expected = states_of(reference, [*text, *(trees[row].tokens[node] for node in path)])[len(text) :]
                 torch.testing.assert_close(output.rows[row].hidden(path, LAYERS), expected, atol=1e-4, rtol=0)
         kept = {row: [ROOT, 4, 5] if has_branches else [ROOT, 1] for row in texts}
-        target.keep(planned, kept)
+        target.commit(planned, kept)
         for row, text in texts.items():
             text += [trees[row].tokens[node] for node in kept[row]]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -105,12 +105,12 @@ def test_states_of_a_prompts_chunks_are_transformers(name: str) -> None:
         nodes = [ROOT, *chunk.add_chain(ROOT, text[start + 1 : stop])]
         planned = target.compile({row: chunk}, hidden=LAYERS)
         found = target.forward(planned).rows[row].hidden(nodes, LAYERS)
-        target.keep(planned, {row: nodes})
+        target.commit(planned, {row: nodes})
         torch.testing.assert_close(found, states_of(reference, text[:stop])[start:], atol=1e-4, rtol=0)
     planned = target.compile({row: DraftTree(text[-1])}, {row: text[32:-1]}, LAYERS)
     output = target.forward(planned).rows[row]
     expected = states_of(reference, text)[32:]
-    torch.testing.assert_close(output.of_trunk().hidden(range(7), LAYERS), expected[:-1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(output.of_prefix().hidden(range(7), LAYERS), expected[:-1], atol=1e-4, rtol=0)
     torch.testing.assert_close(output.hidden([ROOT], LAYERS), expected[-1:], atol=1e-4, rtol=0)
 
 
@@ -129,7 +129,7 @@ def test_recorded_passes_with_states_have_the_bits_of_logits_without(
         for step in range(14):
             planned = target.compile({row: drafted(40, True) if step % 4 else DraftTree(40)}, hidden=layers)
             output = target.forward(planned).rows[row]
-            target.keep(planned, {row: [ROOT]})
+            target.commit(planned, {row: [ROOT]})
             logits.append(output.output.logits)
         assert isinstance(target.backend, RecordedBackend)
         kinds = [kind for kind in target.backend._replay._kinds.values() if kind.num_uses > 8]
@@ -145,7 +145,7 @@ def test_passes_with_other_states_have_programs_of_their_own() -> None:
     for layers in (LAYERS, (), (1,)) * 7:
         planned = target.compile({row: drafted(40, True)}, hidden=layers)
         assert target.forward(planned).rows[row].output.layers == layers
-        target.keep(planned, {row: [ROOT]})
+        target.commit(planned, {row: [ROOT]})
     assert isinstance(target.backend, RecordedBackend)
     kinds = {key[0][2]: kind for key, kind in target.backend._replay._kinds.items() if kind.num_uses >= 7}  # type: ignore[index]
     assert kinds.keys() == {LAYERS, (), (1,)}

@@ -64,7 +64,7 @@ def one_pass(target: Target, row: CacheRow, width: int) -> torch.Tensor:
     """The logits of a pass of so many nodes, of which the root is kept."""
     planned = target.compile({row: tree(width)})
     answers = target.forward(planned).rows[row]
-    target.keep(planned, {row: [ROOT]})
+    target.commit(planned, {row: [ROOT]})
     return torch.stack([answers.logits(node) for node in range(width)])
 
 
@@ -103,7 +103,7 @@ def test_one_program_serves_batches_of_any_number_of_rows(name: str, monkeypatch
         for count, width in [*product((2, 3, 5, 7, 4, 6, 3), (1, 4, 6)), *[(2, 1), (4, 5), (7, 1)] * 3]:
             planned = target.compile({row: tree(width) for row in rows[:count]})
             answers = target.forward(planned).rows
-            target.keep(planned, {row: [ROOT] for row in rows[:count]})
+            target.commit(planned, {row: [ROOT] for row in rows[:count]})
             logits += [answers[row].logits(node) for row in rows[:count] for node in range(width)]
         for row in rows:
             target.release(row)

@@ -9,7 +9,6 @@ import pytest
 from specdec.backends.states.state_costs import StateCosts
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.auto.loss_budget import LossBudget
 from specdec.strategies.auto.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 from tests.strategies.auto.test_sizer import costs_of
@@ -80,13 +79,13 @@ def cost_per_token(
 def test_the_checkpoint_is_moved_when_reading_again_costs_more_than_a_plain_step(per_node: float, rate: float) -> None:
     """As fast as the best of all fixed sizes and numbers of drafts between two moves, or nearly."""
     measured, left = costs_of(per_node), [0]
-    costs, budget = StateCosts(measured, 60, False, lambda: left), LossBudget(0.01, has_trials=False)
-    sizer = SpeedupSizer(costs, budget)
+    costs = StateCosts(measured, 60, False, lambda: left)
+    sizer = SpeedupSizer(costs, 0.01)
 
     def sized(pending: int, since: int) -> int:
-        budget.balance = 100.0
+        sizer.budget.balance = 100.0
         sizer.skips(1)
-        budget.balance = 100.0
+        sizer.budget.balance = 100.0
         return sizer.sizes([FixedGrowth([rate**depth for depth in range(1, 9)])])[0]
 
     def fixed(size: int, num_drafts: int) -> float:

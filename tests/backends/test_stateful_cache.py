@@ -13,12 +13,12 @@ from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends import supported_passes, wide_passes
 from specdec.backends.hf import HFBackend
 from specdec.backends.states.state_cache_choice import RecurrentGemmaStates
+from specdec.backends.states.state_costs import MOST_PENDING
 from specdec.backends.states.stateful_cache import StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.backends.wide_passes import limited_modules, without_limits
 from specdec.masks.dense import DenseCompiler
 from specdec.models.notes import lock_of
-from specdec.models.shared_passes import MOST_PENDING
 from specdec.record import StepRecord
 from specdec.runtime.probes.costs import measure_costs
 from specdec.target import Target
@@ -115,7 +115,7 @@ def test_rejected_drafts_cost_at_most_the_pending_tokens(name: str) -> None:
         tree.add_chain(ROOT, [5, 6])
         planned = target.compile({row: tree})
         found = target.forward(planned).rows[row].logits(ROOT)
-        target.keep(planned, {row: (ROOT,)})
+        target.commit(planned, {row: (ROOT,)})
     assert max(fed[1:]) <= MOST_PENDING + 2
     assert (max(fed[1:]) == 3) == (name != "qwen3_next")  # the others' states are known after each token
     assert len(fed) <= 1 + 60 + 60 // MOST_PENDING + 1
@@ -132,12 +132,12 @@ def test_nodes_that_are_no_text_do_not_count_as_text() -> None:
     model = made("qwen3_next")
     target = Target(loaded(model), compiler)
     row, fed = target.open(capacity=128), counted(model)
-    for step, trunk in enumerate([list(range(2, 40)), *[[]] * 60]):
+    for step, prefix in enumerate([list(range(2, 40)), *[[]] * 60]):
         tree = DraftTree(3 + step % 7)
         tree.add_chain(tree.add(ROOT, 5, Role.SUPPORT), [6, 7, 8, 9], Role.PROBE)
-        planned = target.compile({row: tree}, {row: trunk})
+        planned = target.compile({row: tree}, {row: prefix})
         target.forward(planned)
-        target.keep(planned, {row: (ROOT,)})
+        target.commit(planned, {row: (ROOT,)})
     assert fed[:2] == [39, 5]  # the text, and then the draft
     assert max(fed[2:]) < MOST_PENDING + 6
 

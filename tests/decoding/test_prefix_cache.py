@@ -7,7 +7,7 @@ import pytest
 from transformers.models.gemma3n import Gemma3nForCausalLM, Gemma3nTextConfig
 
 from specdec import Generator, ToyModel
-from specdec.backends.base import Held
+from specdec.backends.base import KVBlock
 from specdec.decoding.prefix_cache import _BLOCK, PrefixCache
 from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.autoregressive import AutoregressiveProposer
@@ -175,22 +175,22 @@ def test_layers_that_read_anothers_keys_are_copied_as_well() -> None:
 
 def test_more_than_the_bound_is_never_held_and_a_long_text_keeps_its_beginning() -> None:
     generator, most = Generator(ToyModel.random(), proposer="autoregressive"), 0
-    block_bytes, hold = 8 * _BLOCK, Target.hold
+    block_bytes, copy_block = 8 * _BLOCK, Target.copy_block
 
-    def counting(target: Target, row: CacheRow, start: int, stop: int) -> Held:
+    def counting(target: Target, row: CacheRow, start: int, stop: int) -> KVBlock:
         nonlocal most
         most = max(most, batch.prefix_cache.num_bytes + block_bytes)
-        return hold(target, row, start, stop)
+        return copy_block(target, row, start, stop)
 
     with pytest.MonkeyPatch.context() as patched, generator.open_batch(max_prefix_bytes=block_bytes * 4) as batch:
-        patched.setattr(Target, "hold", counting)
+        patched.setattr(Target, "copy_block", counting)
         text = [0, 1, 2, 3] * (_BLOCK * 3)
         decode(batch, [text], max_new_tokens=1)
         assert most <= block_bytes * 5, "one beyond the bound is looked at, and not kept"
         assert decode(batch, [text], max_new_tokens=1)[0][1] == 4 * _BLOCK
 
 
-@pytest.mark.parametrize("broken", ["hold", "put"])
+@pytest.mark.parametrize("broken", ["copy_block", "append_blocks"])
 def test_copies_that_fail_cost_no_request(broken: str) -> None:
     generator, prompt = Generator(ToyModel.random(), proposer="autoregressive"), [0, 1, 2] * 30
     expected = list(generator.generate(prompt, max_new_tokens=4).token_ids)
@@ -204,6 +204,6 @@ def test_copies_that_fail_cost_no_request(broken: str) -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Target, broken, fail)
             with pytest.warns(UserWarning, match="the prefix cache is disabled"):
-                decode(batch, [other if broken == "hold" else prompt], max_new_tokens=4)
+                decode(batch, [other if broken == "copy_block" else prompt], max_new_tokens=4)
         assert batch.prefix_cache.num_bytes == 0
         assert decode(batch, [prompt], max_new_tokens=4) == [(expected, 0)]

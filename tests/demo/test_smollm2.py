@@ -167,12 +167,6 @@ def test_what_was_not_fetched_is_said_with_the_remedy(tmp_path: Path, monkeypatc
     )
 
 
-def test_a_damaged_copy_is_said_with_the_remedy(folder: Path, release: Release) -> None:
-    fetch(folder, release, download, convert)
-    with pytest.raises(ModelError, match=r"can't be read .*If it is damaged, run `make real-model`, or "):
-        load(folder=folder)
-
-
 def test_the_command_says_in_one_line_what_goes_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from specdec import ToyModel
-from specdec.backends import Backend, Held, HFBackend, Output, StaticBackend, ToyBackend
+from specdec.backends import Backend, HFBackend, KVBlock, Output, StaticBackend, ToyBackend
 from specdec.layout import Layout
 from specdec.masks import DenseCompiler
 from specdec.plugins import load_plugins
@@ -81,10 +81,10 @@ class Careless(ToyBackend):
         super().__init__(model, compiler)
         self.broken = broken
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        if self.broken == "keep":
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        if self.broken == "commit":
             paths = [range(len(path)) for path in paths]
-        super().keep(paths)
+        super().commit(paths)
 
     def rollback(self, row: int, length: int) -> None:
         super().rollback(row, length if self.broken != "rollback" else max(0, length - 1))
@@ -92,8 +92,8 @@ class Careless(ToyBackend):
     def release(self, row: int) -> None:
         super().release(row if self.broken != "release" else self.num_rows - 1)
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
-        return super().hold(row, start, stop if self.broken != "hold" else stop - 1)
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
+        return super().copy_block(row, start, stop if self.broken != "copy_block" else stop - 1)
 
     def forward(self, layout: Layout) -> Output:
         if self.broken == "first":
@@ -104,7 +104,7 @@ class Careless(ToyBackend):
         return output
 
 
-@pytest.mark.parametrize("broken", ["keep", "rollback", "release", "hold", "first", "rows"])
+@pytest.mark.parametrize("broken", ["commit", "rollback", "release", "copy_block", "first", "rows"])
 def test_a_backend_that_breaks_a_law_is_found_out(broken: str) -> None:
     model = ToyModel.random(vocab_size=families.VOCAB, order=4, seed=3)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specdec import DraftTree, Role
 from specdec.layout import Shapes, Window
-from specdec.masks.mask_cache import Marks, MaskCache
+from specdec.masks.visibility import Marks, MaskCache
 from specdec.testing import trees
 from tests.support.generators import MASKS, REGISTRY, path_to
 

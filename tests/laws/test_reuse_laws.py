@@ -176,6 +176,21 @@ def test_texts_are_those_alone_and_positions_are_shown_once(copies: bool) -> Non
     assert_shown_in_order(seen)
 
 
+def test_a_strategys_state_leaves_a_context_with_its_text() -> None:
+    """Another strategy's request of the context has cut its text, and gone on with other tokens."""
+    model, seen = ToyModel.random(vocab_size=5, order=99), list[Any]()
+    generator, strategies = Generator(model), (Watching(seen=seen), AutoregressiveProposer())
+    with generator.open_batch() as batch:
+        context, texts = generator.context(), ((*range(5),) * 3, (0, 1, 2, 3, *(4,) * 12), (0, 1, 2, 3, *(4,) * 11, 2))
+        for text, number in zip(texts, (0, 1, 0), strict=True):
+            batch.add(text, proposer=strategies[number], context=context, max_new_tokens=1, eos_token_id=())
+            while batch.advance() is not None:
+                pass
+        batch.prefix_cache.drop(context)
+    assert len(seen) == 2
+    assert_shown_in_order(seen)
+
+
 @pytest.mark.parametrize(("name", "most", "least"), [("llama", 15, 200), ("qwen3_next", 6, 60)])
 def test_texts_of_transformers_models_are_those_alone(name: str, most: int, least: int) -> None:
     model, seen, texts = families.make(*(families.TREES | families.STATES)[name]), list[Any](), dict[Any, Any]()

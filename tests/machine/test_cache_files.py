@@ -154,7 +154,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_an_interrupted_writer_leaves_nothing_and_a_killed_ones_file_goes_after_a_day(tmp_path: Path) -> None:
+def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
     path = written(tmp_path)
 
     def interrupt(_: Any) -> None:
@@ -163,12 +163,6 @@ def test_an_interrupted_writer_leaves_nothing_and_a_killed_ones_file_goes_after_
     with pytest.raises(KeyboardInterrupt):
         replace_file(path, interrupt)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    old, new = (path.with_name(f".{path.name}.{number}-0.part") for number in (1, 2))
-    old.touch()
-    new.touch()
-    os.utime(old, (0, 0))
-    assert write(path, FINDING)
-    assert {each.name for each in path.parent.iterdir()} == {path.name, new.name}
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.05])

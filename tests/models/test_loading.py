@@ -99,12 +99,6 @@ def test_the_names_of_the_command_line_are_models_in_python(
     assert Generator("smollm2", dtype="bfloat16", backend="hf").model.dtype == torch.bfloat16
 
 
-def test_a_damaged_copy_of_smollm2_is_answered_with_how_to_fetch_it_again(copy_as_smollm2: Path) -> None:
-    (copy_as_smollm2 / "float32" / "config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"^the copy of smollm2 in .* can't be read \(.*If it is damaged, run `make"):
-        Generator("smollm2", dtype="float32")
-
-
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer])
 @pytest.mark.parametrize("config", ["config.json", "adapter_config.json"])

@@ -342,28 +342,6 @@ def test_what_was_found_out_with_some_options_is_not_taken_for_others(engine: ty
     assert set(walked) == {1, 2}
 
 
-class Older(ToyBackend):
-    @classmethod
-    def load(cls, model: object, compiler: Any) -> Any:  # type: ignore[override]
-        return super().load(model, compiler)
-
-
-class Misled(Engine):
-    Options = dict  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("backend", [Older, Misled])
-def test_a_backend_of_an_earlier_contract_is_refused_with_what_it_lacks(backend: type) -> None:
-    @hookimpl
-    def specdec_backends() -> Mapping[str, Any]:
-        return {"theirs": backend}
-
-    registry = load_plugins()
-    registry.register(SimpleNamespace(specdec_backends=specdec_backends), "their-dist")
-    message = refusal(registry.find, "backends", "theirs")
-    assert f"{backend.__name__}.load must take a model, a compiler and options, and Options be a subclass" in message
-
-
 def test_built_in_backends_have_no_options() -> None:
     with pytest.raises(PluginError, match="backend 'hf'"):
         Generator(ToyModel.random(), backend="hf:threads=2")

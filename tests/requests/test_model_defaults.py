@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from specdec import Generator
-from specdec.requests.model_defaults import ModelDefaults, ignored_defaults
+from specdec.requests.model_defaults import ignored_defaults, own_eos_token_ids, own_suppressed_tokens
 from specdec.settings import Settings
 from tests.support import families
 
@@ -104,7 +104,8 @@ def test_what_is_ignored_of_the_models_own_config_is_noted_and_nothing_that_chan
     config.update(repetition_penalty=1.0, top_p=1.0, use_cache=False, cache_implementation="static", num_beams=1)
     config.eos_token_id, config.suppress_tokens, config.max_window_size = [2, 3], [5], 6144
     assert ignored_defaults(model) == ()
-    assert ModelDefaults.of(model, families.VOCAB) == ModelDefaults((2, 3), {"suppress_tokens": [5]})
+    assert own_eos_token_ids(model, families.VOCAB) == (2, 3)
+    assert own_suppressed_tokens(model) == {"suppress_tokens": [5]}
     deciding = {"bad_words_ids": [[3]], "sequence_bias": [[[3], 1.0]], "min_new_tokens": 4, "top_h": 0.5}
     config.update(**deciding)
     (note,) = ignored_defaults(model)

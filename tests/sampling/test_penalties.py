@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.sampling.processors import Bias, CountPenalty
+from specdec.sampling.processors import CountPenalty
 from tests.support.plain import keyed_gumbel
 
 SETTINGS: list[dict[str, Any]] = [
@@ -49,12 +49,6 @@ def test_the_text_is_that_of_the_definition_for_every_strategy(given: dict[str, 
 def test_the_prompt_doesnt_count() -> None:
     scores = CountPenalty(1.0, 0.5, 3)(torch.tensor([[0, 0, 1, 1, 2, 2]]), torch.zeros(1, 4))
     assert scores.tolist() == [[0.0, -1.5, -2.5, 0.0]]
-
-
-def test_a_bias_leaves_its_argument_alone() -> None:
-    given = torch.zeros(2, 3)
-    assert Bias({2: 1.0}, "cpu")(torch.zeros(2, 1, dtype=torch.long), given).tolist() == [[0.0, 0.0, 1.0]] * 2
-    assert not given.any()
 
 
 @pytest.mark.parametrize(

@@ -215,20 +215,20 @@ class EarlyKeys(Untested):
 class KeepsAnotherBranch(Untested):
     """The last node of a path is taken for the one before it in the tree."""
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        super().keep([[*path[:-1], path[-1] - 1] if len(path) > 1 and path[-1] > 1 else path for path in paths])
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        super().commit([[*path[:-1], path[-1] - 1] if len(path) > 1 and path[-1] > 1 else path for path in paths])
 
 
 class _OneSlotOff(RaggedCache):
     """Kept nodes come to lie one slot behind where they belong."""
 
-    def keep(self, row: int, path: Sequence[int]) -> None:
+    def commit(self, row: int, path: Sequence[int]) -> None:
         if any(node != to for to, node in enumerate(path)):
             self.lengths[row] += 1
-            super().keep(row, path)
+            super().commit(row, path)
             self.lengths[row] -= 1
         else:
-            super().keep(row, path)
+            super().commit(row, path)
 
 
 class KeepsOneSlotOff(Untested):

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 
 from specdec.heads import plugin
-from specdec.plugins import builtins
+from specdec.plugins.names import BUILT_INS
 from specdec.strategies import Proposer
 
 
 def our_proposers() -> Mapping[str, type[Proposer]]:
     """Return the classes by name."""
-    places = {**builtins.specdec_proposers(), **plugin.specdec_proposers()}
+    places = {**BUILT_INS["proposers"], **plugin.specdec_proposers()}
     return {name: resolve_name(place) for name, place in places.items()}

@@ -11,8 +11,7 @@ from transformers import AttentionInterface
 from specdec import Generator
 from specdec.layout import Shapes
 from specdec.masks import DenseCompiler, MaskCompiler, SlotTableCompiler
-from specdec.masks.slot_table.kernel import slot_table_attention
-from specdec.masks.slot_table.table import PREFIX, STOP, SlotTable
+from specdec.masks.slot_table.kernel import PREFIX, STOP, SlotTable, slot_table_attention
 from specdec.testing import check_mask
 from specdec.tree import DraftTree
 from tests.support import families

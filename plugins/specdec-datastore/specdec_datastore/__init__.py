@@ -8,6 +8,4 @@ if TYPE_CHECKING:
     from specdec_datastore.datastore import DatastoreProposer as DatastoreProposer
     from specdec_datastore.index.building import build_index as build_index
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__, {"datastore": ("DatastoreProposer",), "index.building": ("build_index",)}
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

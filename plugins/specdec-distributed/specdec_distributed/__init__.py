@@ -7,4 +7,4 @@ from specdec.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from specdec_distributed.process_group import group as group
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(__name__, {"process_group": ("group",)})
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from specdec.backends import BackendOptions, GroupBackend, Held, Output
+from specdec.backends import BackendOptions, GroupBackend, KVBlock, Output
 from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
 from specdec.models import ModelSource, name_of, remembered
@@ -39,7 +39,7 @@ class DistributedOptions(BackendOptions):
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class _HeldByAll(Held):
+class _BlockOfAll(KVBlock):
     """A stretch of keys and values, cached on all ranks under ``number``; ``parts`` are rank 0's."""
 
     number: int
@@ -92,8 +92,8 @@ class DistributedBackend(GroupBackend):
             if selftest.fault:
                 loaded.close()
                 raise ModelError(f"{name_of(model)} can't share branches: {selftest.fault}")
-            deviation, own = selftest.deviation, loaded.examination
-            loaded.examination = replace(own, inexact=own.inexact or deviation.inexact, noise=deviation.noise)
+            own = loaded.examination
+            loaded.examination = replace(own, inexact=own.inexact or selftest.inexact, noise=selftest.noise)
         return loaded
 
     def close(self) -> None:
@@ -116,8 +116,8 @@ class DistributedBackend(GroupBackend):
         output.take_hidden(layout.hidden, layout.width)
         return output
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        self._do("keep", self._worker.keep, [list(path) for path in paths])
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        self._do("commit", self._worker.commit, [list(path) for path in paths])
 
     def rollback(self, row: int, length: int) -> None:
         self._on_all("rollback", row, length)
@@ -131,9 +131,9 @@ class DistributedBackend(GroupBackend):
     def clear(self, row: int) -> None:
         self._on_all("clear", row)
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
         number = self._ranks.new_key()
-        held = _HeldByAll(self._do("hold", self._worker.hold, number, row, start, stop).parts, number)
+        held = _BlockOfAll(self._do("copy_block", self._worker.copy_block, number, row, start, stop).parts, number)
         weakref.finalize(held, self._drop, number)
         return held
 
@@ -141,8 +141,13 @@ class DistributedBackend(GroupBackend):
         self._worker.drop(number)
         self._ranks.defer("drop", self._key, number)
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
-        self._do("put", self._worker.put, row, [each.number for each in held if isinstance(each, _HeldByAll)])
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
+        self._do(
+            "append_blocks",
+            self._worker.append_blocks,
+            row,
+            [each.number for each in held if isinstance(each, _BlockOfAll)],
+        )
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         own = self._worker.backend.cache_bytes(capacities)

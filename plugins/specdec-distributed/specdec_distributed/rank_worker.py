@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from specdec.backends import Backend, Examination, Held, Output, RecordedBackend
+from specdec.backends import Backend, Examination, KVBlock, Output, RecordedBackend
 from specdec.layout import Compiler, Layout
 from specdec.tree import ROOT, DraftTree
 from specdec_distributed.ranks import Ranks
@@ -88,7 +88,7 @@ class RankWorker:
         self._output: Output | None = None
         self._lengths: Sequence[int] = ()
         self._first = 0
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, KVBlock] = {}
 
     def close(self) -> None:
         """Close the backend and drop retained keys and values."""
@@ -133,7 +133,7 @@ class RankWorker:
         own = [node for node in shape.wanted if node in owned]
         return own if self._ranks.leads and own else sorted({ROOT, *own})
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Commit paths of the last pass, as nodes of the whole trees, and fetch the keys that this rank lacks."""
         own, missing = list[list[int]](), dict[int, list[tuple[int, int, int]]]()
         for row, path in enumerate(paths):
@@ -147,7 +147,7 @@ class RankWorker:
                 start = self._lengths[row] + common
                 missing.setdefault(source, []).append((self._first + row, start, self._lengths[row] + len(path)))
         if self._output is not None:
-            self.backend.keep(own)
+            self.backend.commit(own)
         for source, stretches in sorted(missing.items()):
             self._spread(source, stretches)
 
@@ -155,7 +155,7 @@ class RankWorker:
         """Send one rank's keys and values to all others, through rank 0."""
         held: _Flat | None = None
         if source == self._ranks.rank:
-            held = _flat([self.backend.hold(*stretch) for stretch in stretches])
+            held = _flat([self.backend.copy_block(*stretch) for stretch in stretches])
         if self._ranks.leads:
             held = held or self._ranks.reply_of(source)
             self._ranks.broadcast(held, besides=source)
@@ -165,21 +165,21 @@ class RankWorker:
             held = self._ranks.receive()
         if source != self._ranks.rank:
             for (row, *_), each in zip(stretches, _parted(held), strict=True):
-                self.backend.put(row, [each])
+                self.backend.append_blocks(row, [each])
 
     @property
     def is_shared(self) -> bool:
         """True if the last pass was shared, so that each rank has a part of its output."""
         return any(len(shares) > 1 for shares in self._shares)
 
-    def hold(self, number: int, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, number: int, row: int, start: int, stop: int) -> KVBlock:
         """Retain this rank's keys and values of a stretch of a row, under a number."""
-        held = self._held[number] = self.backend.hold(row, start, stop)
+        held = self._held[number] = self.backend.copy_block(row, start, stop)
         return held
 
-    def put(self, row: int, numbers: Sequence[int]) -> None:
+    def append_blocks(self, row: int, numbers: Sequence[int]) -> None:
         """Append retained keys and values to a row, by their numbers."""
-        self.backend.put(row, [self._held[number] for number in numbers])
+        self.backend.append_blocks(row, [self._held[number] for number in numbers])
 
     def drop(self, number: int) -> None:
         """Drop retained keys and values."""
@@ -262,13 +262,13 @@ def _shares(shape: TreeShape, num_ranks: int) -> tuple[Share, ...]:
     return (Share(tuple(every), frozenset(every)),)
 
 
-def _flat(held: Sequence[Held]) -> _Flat:
+def _flat(held: Sequence[KVBlock]) -> _Flat:
     """Flatten keys and values to one tensor, which is sent ten times as fast; return it with the parts' shapes."""
     numbers = torch.cat([part.flatten() for each in held for part in each.parts])
     return numbers.cpu(), [[(*part.shape,) for part in each.parts] for each in held]
 
 
-def _parted(flat: _Flat) -> list[Held]:
+def _parted(flat: _Flat) -> list[KVBlock]:
     numbers, shapes = flat
     parts = iter(torch.split(numbers, [math.prod(shape) for each in shapes for shape in each]))
-    return [Held(tuple(next(parts).view(shape) for shape in each)) for each in shapes]
+    return [KVBlock(tuple(next(parts).view(shape) for shape in each)) for each in shapes]

@@ -163,7 +163,7 @@ def let_go(model: Any) -> dict[str, Any]:
     target = Target(backend, DenseCompiler())
     row = target.open(8)
     target.read(row, PROMPTS[0])
-    copies = [target.hold(row, 0, stop) for stop in range(1, 5)]
+    copies = [target.copy_block(row, 0, stop) for stop in range(1, 5)]
     del copies[1:]
     gc.collect()
     counts = backend._ask(backend._worker.num_passes, "counts")

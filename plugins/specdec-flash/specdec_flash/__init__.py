@@ -7,4 +7,4 @@ from specdec.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from specdec_flash.compiler import SplitCompiler as SplitCompiler
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(__name__, {"compiler": ("SplitCompiler",)})
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

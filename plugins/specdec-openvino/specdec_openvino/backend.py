@@ -160,9 +160,9 @@ class OpenVINOBackend(Backend):
     def extension(self, contract: type[Any]) -> Any:
         return OpenVINORunners(self._engine.options) if contract is HeadRunners else None
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths, self._first):
-            self._blocks.keep(row, path)
+            self._blocks.commit(row, path)
 
     def rollback(self, row: int, length: int) -> None:
         self._blocks.rollback(row, length)

@@ -117,7 +117,6 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
             f"device={source.device!r} is torch's, and the openvino backend converts a model on the CPU: leave it out, "
             "or name one of OpenVINO's devices with backend='openvino:device=…'"
         )
-    source = source.with_hub_answer()
     origin = _origin_of(source, tokenizer)
     config = origin.config()
     if isinstance(origin, CheckpointFolder) and source.dtype not in {
@@ -135,7 +134,6 @@ def _origin_of(source: ModelSource, tokenizer: Any | None) -> ConversionSource:
     name = source.name
     if is_gguf(name):
         return GgufFile(name, source.dtype, tokenizer)
-    source = source.with_hub_answer()
     if is_name_of_export(source):
         return _export_of(source)
     config = model_file(name, CONFIG, source.hub_answer().is_offline)

@@ -21,7 +21,6 @@ def why_not(source: ModelSource, device: str) -> str:
     """
     if reason := _why_not_on(source.device or "cpu"):  # found without a request to the hub
         return reason
-    source = source.with_hub_answer()
     if is_name_of_export(source):  # which torch can't load onto a GPU
         return _why_not_in(source.dtype, device)
     return _why_not_on(source.torch_device) or _why_not_checkpoint(source, device)

@@ -57,8 +57,8 @@ def test_findings_are_of_the_plug_ins_version_as_well_as_of_the_engines() -> Non
 def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, family: str) -> None:
     backend = OpenVINOBackend.load(make(family), ExactCompiler(), OpenVINOOptions())
     assert not backend.shapes.takes_trees
-    deviation = walk(Target(backend, ExactCompiler())).deviation()
-    assert not deviation.where
+    found = walk(Target(backend, ExactCompiler())).result()
+    assert not found.inexact
     assert not backend.examination.inexact
 
 
@@ -83,7 +83,7 @@ def test_hidden_states_are_transformers(make: Make, name: str, compiler: Any) ->
                 expected = torch.stack([own[layer][0] for layer in LAYERS], 1)[len(text) :]
                 torch.testing.assert_close(answers[row].hidden(path, LAYERS), expected, atol=1e-4, rtol=0)
         kept = {row: trees[row].lineage(5 if target.shapes.takes_trees else 2) for row in texts}
-        target.keep(planned, kept)
+        target.commit(planned, kept)
         for row, text in texts.items():
             text += [trees[row].tokens[node] for node in kept[row]]
 
@@ -108,7 +108,7 @@ def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name:
     for dtype in (torch.float32, bfloat16):
         model = families.make(*families.TREES[name]).to(dtype)
         backend = OpenVINOBackend.load(model, ExactCompiler(), OpenVINOOptions())
-        assert not walk(Target(backend, ExactCompiler())).deviation().where
+        assert not walk(Target(backend, ExactCompiler())).result().inexact
         operations = backend._passes._compiled.model.get_runtime_model().get_ops()
         numbers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in operations))
     assert numbers[0]["PagedAttention"] == 2
@@ -134,7 +134,7 @@ def test_in_exact_numerics_hidden_states_change_no_bit_of_logits(
             nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
             planned = target.compile({row: tree}, hidden=hidden)
             found.append(target.forward(planned).rows[row].output.logits)
-            target.keep(planned, {row: nodes[: width // 2 + 1]})
+            target.commit(planned, {row: nodes[: width // 2 + 1]})
         target.release(row)
         return found
 
@@ -219,7 +219,7 @@ def test_passes_on_graphs_with_static_shapes_have_the_same_bits(
             planned = target.compile({row: tree}, hidden=layers)
             output = target.forward(planned).rows[row].output
             found[-1] += [output.logits, *output.hidden]
-            target.keep(planned, {row: nodes[: width // 2 + 1]})
+            target.commit(planned, {row: nodes[: width // 2 + 1]})
         assert ran == expected
         assert backend._blocks.generation > 1
         trees = {each: chain(3) for each in (row, target.open(8))}  # together as many tokens as a static graph has

@@ -7,7 +7,7 @@ many rows is no reason to make none with few, and what they gain with few isn't 
 from collections.abc import Sequence
 
 from specdec.record import Outcome, StepRecord
-from specdec.strategies import DraftSizer, Growth, LossBudget, SpeedupSizer
+from specdec.strategies import DraftSizer, Growth, SpeedupSizer
 from specdec_vllm.packed_cost_model import PackedCostModel
 
 # In plain steps: without it, one long prompt would end drafts for longer than its request decodes.
@@ -27,26 +27,25 @@ class SizerByRows(DraftSizer):
         self.forget()
 
     def forget(self) -> None:
-        self._sizers: dict[int, tuple[SpeedupSizer, LossBudget]] = {}  # by the power of four that the rows reach
-        self._current, self.budget = self._sizer_for(1)  # of the step under way
+        self._sizers: dict[int, SpeedupSizer] = {}  # by the power of four that the rows reach
+        self._current = self._sizer_for(1)  # of the step under way
         self._is_skipped = False  # that step has no search for drafts
 
-    def _sizer_for(self, num_rows: int) -> tuple[SpeedupSizer, LossBudget]:
+    def _sizer_for(self, num_rows: int) -> SpeedupSizer:
         power = power_of(num_rows)
         if power not in self._sizers:
-            budget = LossBudget(self._loss, has_trials=self._costs.learns)
-            self._sizers[power] = SpeedupSizer(self._costs, budget), budget
+            self._sizers[power] = SpeedupSizer(self._costs, self._loss)
         return self._sizers[power]
 
     def skips(self, num_rows: int) -> bool:
-        self._current, self.budget = self._sizer_for(num_rows)
+        self._current = self._sizer_for(num_rows)
         self._is_skipped = self._current.skips(num_rows)
         self.is_plain, self.cost = self._current.is_plain, self._current.cost
         return self._is_skipped
 
     def rests(self, num_rows: int) -> bool:
         """Count a step and return True if drafts with so many rows have lost all that they may: texts aren't read."""
-        _, budget = self._sizer_for(num_rows)
+        budget = self._sizer_for(num_rows).budget
         if budget.is_used_up:
             budget.begin()
         return budget.is_used_up
@@ -63,9 +62,10 @@ class SizerByRows(DraftSizer):
         self._current.learn(record, outcomes, spent)
         if not self._is_skipped:  # the first search reads the texts, which takes many times what the others take
             searching = record.seconds.get("propose", 0.0)
-            balance = self.budget.balance
+            budget = self._current.budget
+            balance = budget.balance
             charged = balance - self._costs.excess_search(len(outcomes), searching)
-            self.budget.balance = max(charged, min(balance, -_LARGEST_DEBT_OF_SEARCHES))
+            budget.balance = max(charged, min(balance, -_LARGEST_DEBT_OF_SEARCHES))
 
 
 def power_of(num_rows: int) -> int:

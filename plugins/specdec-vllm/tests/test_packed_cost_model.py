@@ -13,7 +13,7 @@ from specdec_vllm.sizer_by_rows import SizerByRows
 from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies import LossBudget, SpeedupSizer
+from specdec.strategies import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 
 AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)
@@ -231,9 +231,8 @@ def test_the_sizes_are_those_of_largest_expected_gain(
         gained = sum(sum(row[:size]) for row, size in zip(ordered, sizes, strict=True))
         return 1 + gained / len(rows) - speed_up * cost(sum(sizes))
 
-    budget = LossBudget(0.0, has_trials=False)
-    kept = SpeedupSizer(PackedCostModel(costs, 10, learns=False), budget)
-    budget.balance, kept._tokens, kept._time = 4.0, speed_up, 1.0
+    kept = SpeedupSizer(PackedCostModel(costs, 10, learns=False), 0.0)
+    kept.budget.balance, kept._tokens, kept._time = 4.0, speed_up, 1.0
     sizes = [size - 1 for size in kept.sizes([FixedGrowth(row) for row in rows])]
     every = product(*(range(len(row) + 1) for row in rows))
     best = max((way for way in every if cost(sum(way)) <= 5.0), key=gain)

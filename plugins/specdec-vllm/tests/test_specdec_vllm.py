@@ -387,8 +387,8 @@ def test_texts_arent_read_where_nothing_pays_for_that_number_of_rows() -> None:
     engine, num_found, find = proposer._drafting._engine, 0, proposer._rows.find
     assert isinstance(engine, MergedEngine)
     assert isinstance(engine._sizer, SizerByRows)
-    busy, budget = engine._sizer._sizer_for(16)
-    budget.balance = -1.0
+    busy = engine._sizer._sizer_for(16)
+    busy.budget.balance = -1.0
     assert busy.skips(16)
 
     def finding(*arguments: Any) -> Any:

@@ -18,18 +18,4 @@ if TYPE_CHECKING:
     from specdec.apps.cli.options import named_model as named_model
     from specdec.apps.cli.progress import counted as counted
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "command_line": ("app", "main"),
-            "figures_table": ("FiguresTable",),
-            "options": (
-                "SHOWN_DEFAULT_MODEL",
-                "before_anything_runs",
-                "check_outputs",
-                "load_tokenizer",
-                "named_model",
-            ),
-            "progress": ("counted",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

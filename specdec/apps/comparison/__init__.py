@@ -15,14 +15,4 @@ if TYPE_CHECKING:
     from specdec.apps.comparison.session import compare as compare
     from specdec.apps.comparison.statistics import Ratio as Ratio
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "differences": ("Difference",),
-            "prompts": ("EvaluationPrompt", "demo_prompts", "load_prompts"),
-            "results": ("Comparison",),
-            "rows": ("Row",),
-            "session": ("ComparisonSession", "compare"),
-            "statistics": ("Ratio",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.gradients import own_logits, runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
-from specdec.models.own_forward import own_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,10 +9,4 @@ if TYPE_CHECKING:
     from specdec.apps.in_transformers.candidates import ProposerCandidates as ProposerCandidates
     from specdec.apps.in_transformers.generator_cache import release as release
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "candidates": ("CandidatesProposer", "ProposerCandidates"),
-            "generator_cache": ("release",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

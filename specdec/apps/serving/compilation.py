@@ -12,8 +12,7 @@ from specdec.apps.serving.errors import ApiError, busy
 from specdec.apps.serving.lenient_schema import enforceable, start_by
 from specdec.apps.serving.structured_outputs import refusal
 from specdec.constraints.base import ConstraintState, Vocabulary
-from specdec.constraints.cache import ConstraintCache
-from specdec.constraints.compiled import Compiled
+from specdec.constraints.cache import Compiled, ConstraintCache
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import (
     MOST_SECONDS,

@@ -18,7 +18,7 @@ from specdec.apps.serving.tool_arguments import with_parsed_arguments
 from specdec.constraints.base import Vocabulary
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.requests.model_defaults import ModelDefaults
+from specdec.requests.model_defaults import own_eos_token_ids
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
 from specdec.requests.turn_ends import ends_in_chat
@@ -180,7 +180,7 @@ class RequestParser:
         model, vocab_size = self._generator.model, self._shapes.vocab_size
         if isinstance(body, ChatBody):
             return ends_in_chat(model, self._tokenizer, vocab_size, template_options(body))
-        return ModelDefaults.of(model, vocab_size).eos_token_ids
+        return own_eos_token_ids(model, vocab_size)
 
     def _ends(self, body: Sampling, own: Sequence[int]) -> TextEnds:
         # If special tokens are part of the text, a special token in stop is an ordinary stop string.

@@ -31,7 +31,7 @@ from specdec.apps.serving.responses_api.as_chat import parse_responses, renamed
 from specdec.apps.serving.responses_api.response import ResponsesResponse
 from specdec.apps.serving.schemas import ChatBody, CompletionBody, Sampling, StreamOptions
 from specdec.apps.serving.strategy_aliases import StrategyAliases
-from specdec.constraints.compiled import Compiled
+from specdec.constraints.cache import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
 

@@ -28,7 +28,7 @@ def agreement(model: Any, prompt: Sequence[int], expected: Sequence[int], found:
     from specdec.apps.comparison.differences import first_difference
     from specdec.apps.comparison.noise import measure_noise
     from specdec.apps.comparison.ties import ScoredText, judge
-    from specdec.models.own_forward import own_logits
+    from specdec.models.gradients import own_logits
     from specdec.settings import Settings
 
     place = first_difference(found, expected)

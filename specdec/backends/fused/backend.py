@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import PreTrainedModel
 
+from specdec.backends.base import NO_OPTIONS, BackendOptions
 from specdec.backends.fused.layer import FusedHead, FusedLayer, FusedNorm, LayerKernels
 from specdec.backends.fused.reading import LayerReader, NormReader
 from specdec.backends.hidden_states import HiddenStates
@@ -35,30 +36,44 @@ class FusedBackend(StaticBackend):
                 "fused layers need masks of a fixed shape, with attention of their own: use backend='static'"
             )
         super().__init__(model, compiler, passes)
-        try:
-            self._read()
-        except (ModelError, AttributeError) as error:
-            raise ModelError(f"the layers of {name_of(model)} can't be fused: {error}; use backend='static'") from error
+        self._read()
 
     @classmethod
     def accepts(cls, model: object) -> bool:
-        if not isinstance(model, PreTrainedModel) or not super().accepts(model) or not has_kernels(model.device):
-            return False
-        return torch.cuda.get_device_capability(model.device) >= _LEAST_CAPABILITY
+        """Return False: it is chosen by name, until it has been timed on a GPU."""
+        return False
+
+    @classmethod
+    def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> Self:
+        if isinstance(model, PreTrainedModel) and not cls._serves(model.device):
+            raise ModelError("the fused backend needs Triton and a GPU of compute capability 8.0 or more: use 'static'")
+        return super().load(model, compiler, options)
+
+    @classmethod
+    def _serves(cls, device: torch.device) -> bool:
+        return has_kernels(device) and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
 
     def _read(self) -> None:
-        """Make what replaces the model's parts: a module, the name of its child, and the child's replacement."""
+        """Make what replaces the model's parts: a module, the name of its child, and the child's replacement.
+
+        Raises:
+            ModelError: if a part isn't understood.
+        """
         found, head = HiddenStates(self.model), self.model.get_output_embeddings()
-        if not found.is_able:
-            raise ModelError("it has no single list of layers")
         kernels, attention, argument = self._kernels(), str(self.compiler.attention), cache_argument(self.model)
-        readers = [LayerReader(layer, number) for number, layer in enumerate(found.layers)]
-        layers = [FusedLayer(parts, kernels, attention, argument) for parts in readers]
-        self._fused: list[tuple[Any, str, torch.nn.Module]] = [
-            (found.holder, _name_of(found.holder, found.layers), torch.nn.ModuleList(layers)),
-            (found.holder, "norm", FusedNorm(NormReader(found.holder.norm), kernels)),
-            (self.model, _name_of(self.model, head), FusedHead(head, kernels)),
-        ]
+        try:
+            if not found.is_able:
+                raise ModelError("it has no single list of layers")
+            readers = [LayerReader(layer, number) for number, layer in enumerate(found.layers)]
+            layers = [FusedLayer(parts, kernels, attention, argument) for parts in readers]
+            self._fused: list[tuple[Any, str, torch.nn.Module]] = [
+                (found.holder, _name_of(found.holder, found.layers), torch.nn.ModuleList(layers)),
+                (found.holder, "norm", FusedNorm(NormReader(found.holder.norm), kernels)),
+                (self.model, _name_of(self.model, head), FusedHead(head, kernels)),
+            ]
+        except (ModelError, AttributeError) as error:
+            why = f"the layers of {name_of(self.model)} can't be fused: {error}; use backend='static'"
+            raise ModelError(why) from error
         with self.in_model():
             self._hidden_states = HiddenStates(self.model)
 

@@ -15,6 +15,7 @@ _KNOWN = {
     "self_attn": {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "q_norm", "k_norm"},
     "mlp": {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "act_fn", "activation_fn"},
 }  # fmt: skip
+_PLAIN: tuple[type, ...] = (torch.nn.Parameter,)  # types of weights that kernels may read
 _LLAMAS = "post_attention_layernorm"  # whose name says what it follows, and which is what the MLP reads
 _ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     Activation.SILU: functional.silu,
@@ -170,7 +171,7 @@ def matrix_of(linear: torch.nn.Module) -> LinearWeights:
         ModelError: for others.
     """
     weight, bias = getattr(linear, "weight", None), getattr(linear, "bias", None)
-    if type(linear) is not torch.nn.Linear or type(weight) is not torch.nn.Parameter or weight.stride(1) != 1:
+    if type(linear) is not torch.nn.Linear or type(weight) not in _PLAIN or weight.stride(1) != 1:
         raise ModelError(f"a {type(linear).__name__} is not a plain matrix")
     return LinearWeights(weight, bias)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.inputs import Inputs, Outputs
@@ -185,11 +186,7 @@ class _Recorder(TorchFunctionMode):
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, list | tuple) else []
+    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
 def _is_shaped_by_numbers(name: str, args: tuple[Any, ...]) -> bool:

@@ -114,7 +114,7 @@ class Replay:
             return forward()
         if known.program is None or not known.program.is_for(rows, width):
             return self._record(forward, known, inputs, layers, length)
-        return self._replay(known.program, forward, known, inputs, layers, length)
+        return self._replay(forward, known, inputs, layers, length)
 
     def _kind_of(self, kind: Hashable, inputs: Inputs) -> _Kind:
         """Return what is known of passes like this one, and count it."""
@@ -125,20 +125,15 @@ class Replay:
         return known
 
     def _replay(
-        self,
-        program: Program,
-        forward: Forward,
-        known: _Kind,
-        inputs: Inputs,
-        layers: Sequence[RaggedLayer],
-        length: int,
+        self, forward: Forward, known: _Kind, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
     ) -> Outputs:
         """Run a program; the model's own pass as well under circumstances in which the two weren't compared."""
+        assert known.program is not None
         rows, width = inputs.input_ids.shape
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
         circumstances = {"rows": rows, "nodes": width, "columns": num_columns, "context": length.bit_length()}
         try:
-            outputs = program(inputs, layers, length)
+            outputs = known.program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded
             known.fault = in_one_line(error)
             return forward()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from specdec.backends.base import Held
+from specdec.backends.base import KVBlock
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.placement import Placement
 
@@ -134,7 +134,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldStates(Held):
+class StateBlock(KVBlock):
     """Copied keys and values, with the tokens and the checkpoints among them.
 
     Checkpoints are shared, not copied: no pass changes one.
@@ -160,8 +160,8 @@ class HeldStates(Held):
     def is_final(self) -> bool:
         return self.is_resumable and self.num_lasting == len(self.tokens)
 
-    def improved(self, other: Held) -> Held:
-        assert isinstance(other, HeldStates)
+    def improved(self, other: KVBlock) -> KVBlock:
+        assert isinstance(other, StateBlock)
         longer = max(self, other, key=lambda each: each.num_lasting)
         return replace(longer, checkpoints=self.checkpoints or other.checkpoints)
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specdec.backends.placement import RowTokens
 from specdec.backends.states.layer_states import Snapshot
-from specdec.backends.states.row_tokens import RowTokens
 
 # The first of the last three is at least 32 tokens before the last, so it is within the whole blocks of a prefix cache.
 MOST_CHECKPOINTS, _SPACING = 3, 32

@@ -6,14 +6,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 
-from specdec.backends.base import Held
+from specdec.backends.base import KVBlock
 from specdec.backends.cache import RaggedCache, RaggedLayer
-from specdec.backends.states.layer_states import HeldStates, RaggedStateLayer, Snapshot, StateLayer
+from specdec.backends.placement import RowTokens
+from specdec.backends.states.layer_states import RaggedStateLayer, Snapshot, StateBlock, StateLayer
 from specdec.backends.states.row_states import MOST_CHECKPOINTS, Reading, RowStates
-from specdec.backends.states.row_tokens import Chain, RowTokens
+from specdec.backends.states.state_costs import MOST_PENDING, shared_passes
 from specdec.backends.wide_passes import MOST_SINGLE, WidePasses
 from specdec.models.architecture import RECURRENT, STATES
-from specdec.models.shared_passes import MOST_PENDING, shared_passes
 
 _CHUNK = 256  # tokens of a pass that rereads a text
 _MOST_BYTES = 1 << 30  # of the states after each token, in all passes of a step
@@ -74,8 +74,8 @@ class StatefulCache(RaggedCache):
             return RaggedLayer(self.placement)
         return RaggedStateLayer(self.placement, num_states) if STATES[kind] else StateLayer(num_states)
 
-    def passes(self, chains: Mapping[int, Chain]) -> Iterator[Sequence[RowTokens]]:
-        readings = [self._begin(row, chain) for row, chain in chains.items()]
+    def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
+        readings = [self._begin(chain) for chain in chains]
         self._has_room = self._bytes_of_each(readings) <= _MOST_BYTES
         # Rows with more passes begin earlier, so that all rows' last ones, over the drafts, come together.
         for num_left in range(max(len(reading.stops) for reading in readings), 0, -1):
@@ -83,16 +83,16 @@ class StatefulCache(RaggedCache):
             for joined in self._joined(due):
                 yield from self._pass(joined)
 
-    def _begin(self, row: int, chain: Chain) -> Reading:
+    def _begin(self, chain: RowTokens) -> Reading:
         """Decide where the passes over a row's chain start and stop."""
-        own, tokens, end = self._rows[row], chain.tokens, self.lengths[row] + len(chain.tokens)
+        own, tokens, end = self._rows[chain.row], chain.tokens, chain.stop
         own.fed, own.new = tokens, []
         # The root is committed whatever its logits are.
-        certain = self.lengths[row] + min(chain.num_trunk + 1, len(tokens))
+        certain = min(chain.start + chain.num_prefix + 1, end)
         own.has_draft = end > certain
         if own.is_reading:
             own.num_prompt = certain
-            own.is_reading = chain.num_trunk == len(tokens)
+            own.is_reading = chain.num_prefix == len(tokens)
         has_own_prompt = bool(self._wide.limited) and own.num_prompt == certain
         # A pass over one token after others has no limit.
         usable = [each for each in own.checkpoints if not (has_own_prompt and certain - 1 == each.length > 0)]
@@ -100,7 +100,7 @@ class StatefulCache(RaggedCache):
         begin = before.length
         fed = [*own.tokens[begin:], *tokens]
         stops = [*self._stops(begin, certain, end, has_own_prompt)]
-        return Reading(row, before, fed, stops, certain, own.num_prompt)
+        return Reading(chain.row, before, fed, stops, certain, own.num_prompt)
 
     def _cheapest(self, checkpoints: Sequence[Snapshot], certain: int, has_own_prompt: bool) -> Snapshot:
         """Return the checkpoint to continue from: the last one, or the empty text if one wide pass costs less.
@@ -175,7 +175,7 @@ class StatefulCache(RaggedCache):
     def pass_context(self) -> AbstractContextManager[None]:
         return self._wide.prepared(self._is_prompt, self._width, self._finds_each)
 
-    def keep(self, row: int, path: Sequence[int]) -> None:
+    def commit(self, row: int, path: Sequence[int]) -> None:
         assert list(path) == [*range(len(path))], "a model with states is given chains"
         own = self._rows[row]
         own.tokens += own.fed[: len(path)]
@@ -202,15 +202,15 @@ class StatefulCache(RaggedCache):
         own.checkpoints = [checkpoint for checkpoint in own.checkpoints if checkpoint.length <= most]
         own.fed, own.new, own.is_reading = (), [], True
 
-    def hold(self, row: int, start: int, stop: int) -> Held:
+    def copy_block(self, row: int, start: int, stop: int) -> KVBlock:
         own = self._rows[row]
         most = min(stop, own.num_prompt) if self._wide.limited else stop
         within = tuple(each for each in own.checkpoints if start < each.length <= most)
-        parts = super().hold(row, start, stop).parts
-        return HeldStates(parts, tuple(own.tokens[start:stop]), within, max(most - start, 0))
+        parts = super().copy_block(row, start, stop).parts
+        return StateBlock(parts, tuple(own.tokens[start:stop]), within, max(most - start, 0))
 
-    def put(self, row: int, held: Sequence[Held]) -> None:
-        copies, own = [each for each in held if isinstance(each, HeldStates)], self._rows[row]
+    def append_blocks(self, row: int, held: Sequence[KVBlock]) -> None:
+        copies, own = [each for each in held if isinstance(each, StateBlock)], self._rows[row]
         self._put(row, held, sum(len(each.tokens) for each in copies))
         for each in copies:
             own.tokens += each.tokens

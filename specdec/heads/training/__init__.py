@@ -13,12 +13,4 @@ if TYPE_CHECKING:
     from specdec.heads.training.run import TrainedHead as TrainedHead
     from specdec.heads.training.settings import HeadSettings as HeadSettings
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "head_training": ("train_head", "write_own_text"),
-            "progress": ("Plan", "Progress", "Watch"),
-            "run": ("TrainedHead",),
-            "settings": ("HeadSettings",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

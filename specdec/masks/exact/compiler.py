@@ -10,8 +10,7 @@ from pydantic import PrivateAttr
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_region, regions_of, with_regions
-from specdec.masks.mask_cache import Marks, MaskCache
-from specdec.masks.visibility import visibility, within
+from specdec.masks.visibility import Marks, MaskCache, visibility, within
 from specdec.models.independent_rows import has_kernels
 from specdec.tree import DraftTree
 

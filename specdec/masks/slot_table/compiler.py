@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 
 from specdec.layout import Shapes
-from specdec.masks.base import MaskCompiler
-from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable
+from specdec.masks.base import MaskCompiler, register_attention
+from specdec.masks.slot_table.kernel import FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable, slot_table_attention
 from specdec.masks.visibility import first_seen
 from specdec.models.independent_rows import has_kernels, independent_rows
 from specdec.models.weights.row_independence import PRODUCT
@@ -20,7 +20,7 @@ from specdec.tree import DraftTree
 class SlotTableCompiler(MaskCompiler):
     """Slots by position, ``(rows, 1, width, 4 + listed)``, for ``kernel.py``: see ``SlotTable``."""
 
-    attention: ClassVar[str | None] = ATTENTION
+    attention: ClassVar[str] = "specdec_slot_table"
     bit_exact: ClassVar[bool] = True
     has_fixed_shapes: ClassVar[bool] = True
 
@@ -36,7 +36,7 @@ class SlotTableCompiler(MaskCompiler):
         return {0: cls(), -1: cls(own_products=True)} if has_kernels(device) else {}
 
     def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
-        return "" if dtype != torch.float64 else f"{ATTENTION} supports bfloat16, float16 and float32, not float64"
+        return "" if dtype != torch.float64 else f"{self.attention} supports bfloat16, float16 and float32, not float64"
 
     def hint(self, why: str) -> str:
         if PRODUCT not in why:
@@ -47,9 +47,7 @@ class SlotTableCompiler(MaskCompiler):
         return independent_rows(device, self.own_products)
 
     def register(self) -> None:
-        from specdec.masks.slot_table import kernel  # imports transformers, which takes seconds
-
-        kernel.register()
+        register_attention(self.attention, slot_table_attention)
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 
 from specdec.masks.base import AttentionKind
-from specdec.masks.slot_table.kernel import CHUNK
-from specdec.masks.slot_table.table import FIRST, NUM_HEADER, PREFIX, ROW, STOP
+from specdec.masks.slot_table.kernel import CHUNK, FIRST, NUM_HEADER, PREFIX, ROW, STOP
 
 _MOST_NUMBERS = 2**24  # of a launch's chunks, in float32; wider passes take several launches
 _LEAST_DOT = 16  # rows and columns of a product

@@ -14,20 +14,47 @@ That rows of the model's layers are independent, too, is tested by ``specdec/run
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
 
 from specdec.errors import ModelError
+from specdec.layout import FixedMask
 from specdec.masks.base import AttentionKind
-from specdec.masks.slot_table.table import ATTENTION, FIRST, NUM_HEADER, PREFIX, ROW, STOP
 from specdec.models.independent_rows import has_kernels
 from specdec.models.leaf_call import leaf_call
 
 CHUNK = 256
+ROW, FIRST, PREFIX, STOP, NUM_HEADER = range(5)  # the columns of a table
 
 
-def register() -> None:
-    """Register this attention with transformers as ``specdec_slot_table``; a second call has no effect."""
-    AttentionInterface.register(ATTENTION, slot_table_attention)
+class SlotTable(FixedMask):
+    """The cache slots that each node sees, by position: int32, ``(rows, 1, width, 4 + listed)``.
+
+    A node at position p sees the positions ``first`` … p. Those below ``prefix`` are in the slots of the same number;
+    the slots of the others are listed. So a table is as wide as a tree is deep, however long the text is.
+
+    A node's numbers are the row of its keys, ``first``, ``prefix``, ``stop`` = p + 1, and the slots of the positions
+    from ``prefix`` on; those from ``stop`` on are unused.
+    """
+
+    def visible(self) -> torch.Tensor:
+        table = self[:, 0].long()
+        listed = table[..., NUM_HEADER:]
+        num_slots = int(torch.maximum(table[..., STOP].max(), listed.max() + 1))
+        slots = torch.arange(num_slots, device=table.device)
+        end = torch.minimum(table[..., PREFIX], table[..., STOP])
+        seen = (slots >= table[..., FIRST, None]) & (slots < end[..., None])
+        positions = table[..., PREFIX, None] + torch.arange(listed.shape[-1], device=table.device)
+        is_seen = (positions >= table[..., FIRST, None]) & (positions < table[..., STOP, None])
+        others = torch.zeros_like(seen, dtype=torch.int64)
+        others.scatter_add_(2, listed.clamp(min=0), is_seen.long())
+        return seen | (others > 0)
+
+    def numbered_from(self, first: int) -> torch.Tensor:
+        numbers = self.as_subclass(torch.Tensor)
+        if first == 0:
+            return numbers
+        numbers = numbers.clone()
+        numbers[..., ROW] += first
+        return numbers
 
 
 @leaf_call
@@ -57,7 +84,7 @@ def slot_table_attention(  # noqa: PLR0913, PLR0917 - the arguments are transfor
         ModelError: for other masks, and for a position bias.
     """
     if attention_mask is None or attention_mask.dtype != torch.int32 or others.get("position_bias") is not None:
-        raise ModelError(f"{ATTENTION} needs tables of specdec's slot_table compiler, and no position bias")
+        raise ModelError("specdec_slot_table needs tables of specdec's slot_table compiler, and no position bias")
     table = attention_mask.as_subclass(torch.Tensor)[:, 0]
     kind = AttentionKind.of(query, scaling, softcap, s_aux)
     if has_kernels(query.device) and query.dtype != torch.float64:

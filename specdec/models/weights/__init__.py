@@ -11,12 +11,4 @@ if TYPE_CHECKING:
     from specdec.models.weights.packing import unpack as unpack
     from specdec.models.weights.tensor import PackedWeight as PackedWeight
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "base": ("Kernel",),
-            "layers": ("is_sharded",),
-            "packing": ("packed_weights", "unpack"),
-            "tensor": ("PackedWeight",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -3,8 +3,8 @@
 Laws:
 - ``multiply`` is ``rows @ weight.T + bias``, summed in float32 or better and rounded once, to the rows' dtype.
 - ``unpack`` returns the matrix that was packed, bit for bit.
-- If a kernel can't represent a matrix, ``holds`` returns False and ``pack`` None. ``loss`` bounds the remaining error
-  of a number.
+- If a kernel can't represent a matrix, ``holds`` returns False, and ``pack`` isn't called. ``loss`` bounds the
+  remaining error of a number.
 - A kernel with more rounding than a sum's describes it in ``lossy`` and bounds it in ``largest_error``. It is opt-in.
 - A packed matrix is read-only, so several threads may multiply by it.
 
@@ -60,8 +60,8 @@ class Kernel(ABC):
         return of_sum + rounding + self.loss(weight.dtype) * x.abs().sum(-1, keepdim=True)
 
     @abstractmethod
-    def pack(self, weight: torch.Tensor) -> Any | None:
-        """Return the packed form of a matrix, ``(outputs, inputs)``; None if the kernel can't pack it."""
+    def pack(self, weight: torch.Tensor) -> Any:
+        """Return the packed form of a matrix that the kernel ``holds``, ``(outputs, inputs)``."""
 
     @abstractmethod
     def multiply(self, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:

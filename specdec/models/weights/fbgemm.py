@@ -50,10 +50,8 @@ class FBGEMMKernel(Kernel):
     def loss(self, dtype: torch.dtype) -> float:
         return _LOSS_OF_BFLOAT16 if dtype == torch.bfloat16 else 0.0
 
-    def pack(self, weight: torch.Tensor) -> _Packed | None:
+    def pack(self, weight: torch.Tensor) -> _Packed:
         weight = weight.detach()
-        if not self.holds(weight):
-            return None
         places = (weight.to(torch.float16).to(weight.dtype) != weight).flatten().nonzero().flatten()
         numbers = weight.flatten()[places]
         packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), None)

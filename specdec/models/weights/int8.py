@@ -52,9 +52,7 @@ class Int8Kernel(Kernel):
         of_both = x.shape[-1] * x.amax(-1, keepdim=True) * w.amax(-1) / (2 * _LARGEST) ** 2
         return super().largest_error(rows, weight) + 1.01 * (of_weights + of_rows + of_both)
 
-    def pack(self, weight: torch.Tensor) -> _Packed | None:
-        if not self.holds(weight):
-            return None
+    def pack(self, weight: torch.Tensor) -> _Packed:
         dense = weight.detach().clone(memory_format=torch.contiguous_format)
         scale = (dense.abs().amax(1).float() / _LARGEST).clamp_min_(_LEAST_SCALE)
         parts = zip(torch.split(dense, _ROWS_AT_ONCE), torch.split(scale, _ROWS_AT_ONCE), strict=True)

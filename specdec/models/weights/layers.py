@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch.nn.modules import module as modules_of_torch
 
-from specdec.models.weights.matrix import PartMatrix
 from specdec.models.weights.tensor import PackedWeight
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def is_hooked_part(module: torch.nn.Module) -> bool:
     In inference mode torch doesn't record writes, so a change of the rows after the joined product isn't detected.
     """
     weight = getattr(module, "weight", None)
-    is_part = isinstance(weight, PackedWeight) and isinstance(weight.matrix, PartMatrix)
+    is_part = isinstance(weight, PackedWeight) and weight.matrix.is_part
     return is_part and bool(module._forward_pre_hooks or module._forward_hooks)
 
 
@@ -133,12 +132,6 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
         for group in found
         if all(num_calls[layer.name] == 1 for layer in group) and not hooked & _between([layer.name for layer in group])
     ]
-
-
-def grouped(layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]]) -> list[Sequence[ProductLayer]]:
-    """Return the groups of layers to multiply as one; the other layers are groups of their own."""
-    joined = {layer.name for group in groups for layer in group}
-    return [*groups, *([layer] for layer in layers if layer.name not in joined)]
 
 
 def _are_unchanged(group: Sequence[tuple[torch.Tensor, ProductLayer]]) -> bool:

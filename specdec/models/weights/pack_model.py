@@ -11,7 +11,6 @@ from specdec.models.weights.base import Kernel
 from specdec.models.weights.layers import (
     ProductLayer,
     given_the_same_rows,
-    grouped,
     is_quantised,
     is_sharded,
     product_layers,
@@ -175,7 +174,8 @@ class _Packer:
     def _pack(self, kernel: Kernel, groups: Sequence[Sequence[ProductLayer]]) -> None:
         from transformers.utils.logging import tqdm
 
-        together = grouped(self._layers, groups)
+        joined = {layer.name for group in groups for layer in group}
+        together = [*groups, *([layer] for layer in self._layers if layer.name not in joined)]
         with tqdm(total=len(together), desc="packing weights", delay=_QUIET_SECONDS, leave=False) as progress:
             pack(kernel, together, RowMultiples(kernel).of, progress.update)
 

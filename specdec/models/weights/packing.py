@@ -3,7 +3,7 @@
 import ctypes
 import mmap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from specdec.errors import is_out_of_memory, plural
 from specdec.models.weights.base import Kernel
 from specdec.models.weights.layers import ProductLayer
-from specdec.models.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
+from specdec.models.weights.matrix import JoinedMatrix, Matrix
 from specdec.models.weights.tensor import PackedWeight, checksum_of
 
 _MOST_KEPT = 2**26  # bytes freed before memory is returned to the system
@@ -28,9 +28,8 @@ def pack(
 ) -> None:
     """Pack the weights of some layers, each group as one matrix, group by group.
 
-    At most one group's weights are in memory twice. A weight stays stock if the kernel can't pack it, or if another
-    object refers to it: a view, a weak reference or a profiler's record. A gradient graph made before can't be run
-    backward afterwards.
+    At most one group's weights are in memory twice. A weight stays stock if another object refers to it: a view, a weak
+    reference or a profiler's record. A gradient graph made before can't be run backward afterwards.
 
     Args:
         row_multiple: returns the multiple to which rows are padded, for a packed matrix and the same in dense form.
@@ -38,11 +37,9 @@ def pack(
     freed = 0
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiple), strict=True):
-            if matrix is not None:
-                # The matrix is available now; unpacking it later would cost more.
-                matrix.checksum = checksum_of(layer.weight)
-                _let_go_of_pages(layer.weight)
-                _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
+            matrix.checksum = checksum_of(layer.weight)  # unpacking it later would cost more
+            _let_go_of_pages(layer.weight)
+            _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
         freed += sum(layer.weight.nbytes for layer in group)
         if freed > _MOST_KEPT:
@@ -74,19 +71,13 @@ def _let_go_of_pages(weight: torch.Tensor) -> None:
 
 def _packed(
     kernel: Kernel, group: Sequence[ProductLayer], row_multiple: Callable[[Any, torch.Tensor], int]
-) -> Iterator[Matrix | None]:
-    if len(group) > 1:
-        matrix = torch.cat([layer.matrix for layer in group])
-        joined = kernel.pack(matrix)
-        if joined is not None:
-            heights, biases = [len(layer.matrix) for layer in group], [layer.bias for layer in group]
-            whole = JoinedMatrix(kernel, joined, heights, biases, row_multiple(joined, matrix))
-            yield from (PartMatrix(whole, index) for index in range(len(group)))
-            return
-    for layer in group:
-        matrix, packed = layer.matrix, kernel.pack(layer.matrix)
-        kept = matrix if layer.is_looked_up else None
-        yield None if packed is None else WholeMatrix(kernel, packed, kept, row_multiple(packed, matrix))
+) -> list[Matrix]:
+    matrices = [layer.matrix for layer in group]
+    whole = torch.cat(matrices) if len(group) > 1 else matrices[0]
+    packed = kernel.pack(whole)
+    biases = [layer.bias for layer in group]
+    joined = JoinedMatrix(kernel, packed, [*map(len, matrices)], biases, row_multiple(packed, whole))
+    return [Matrix(joined, index, matrices[index] if each.is_looked_up else None) for index, each in enumerate(group)]
 
 
 def unpack(model: torch.nn.Module) -> None:

@@ -27,7 +27,6 @@ _NUM_INPUTS = 32  # of which those that count most are corrected
 _SEED = 2402
 _SCALE = 64.0  # so that the remainder of a cancelled sum isn't below float16's smallest number
 _FILE = "row_multiples.json"
-_MOST_CACHED = 400  # multiples
 
 NUM_TRIED = len(_FEW) + len(_MORE)  # of numbers of rows, where it is quick
 
@@ -135,7 +134,7 @@ class RowFunction:
 
 
 class _Cached(Remembered):
-    """The contents of the file, the latest last."""
+    """The contents of the file."""
 
     multiples: dict[str, PositiveInt] = Field(default_factory=dict)
 
@@ -160,7 +159,8 @@ class RowMultiples:
         key = f"{self._key} {matrix.dtype} {tuple(matrix.shape)}"
         if key not in self._known:
             self._known[key] = self._found(packed, matrix)
-            update(self._path, _Cached, partial(_with, key, self._known[key]))
+            found = {key: self._known[key]}
+            update(self._path, _Cached, lambda old: _Cached(multiples={**(old or _Cached()).multiples, **found}))
         return self._known[key]
 
     def _found(self, packed: Any, matrix: torch.Tensor) -> int:
@@ -168,8 +168,3 @@ class RowMultiples:
         is_other = bool(self._kernel.lossy)  # than the given matrix
         rows = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, matrix, is_opaque=is_other)
         return rows.multiple(is_quick=False) or 1  # the probe of products tests more numbers of rows anyway
-
-
-def _with(key: str, multiple: int, cached: _Cached | None) -> _Cached:
-    multiples = {**(cached or _Cached()).multiples, key: multiple}
-    return _Cached(multiples=dict(list(multiples.items())[-_MOST_CACHED:]))

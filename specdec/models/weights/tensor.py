@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from specdec.errors import ModelError
-from specdec.models.weights.matrix import Matrix, WholeMatrix
+from specdec.models.weights.matrix import Matrix
 
 _LINEAR = torch.nn.functional.linear
 _aten = torch.ops.aten
@@ -23,6 +23,7 @@ _SHARES_MEMORY = {_aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_off
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a property of C's
 _READS_MEMORY = {
     torch.Tensor.numpy,
+    torch.Tensor.tolist,
     torch.Tensor.__array__,
     torch.Tensor.__dlpack__,
     torch.Tensor.__dlpack_device__,
@@ -66,7 +67,7 @@ class PackedWeight(torch.Tensor):
     def of_dense(cls, dense: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
         """Return a weight for a matrix that isn't packed."""
         kept = dense.detach()
-        return cls.standing_for(WholeMatrix(None, None, kept.T if is_transposed else kept), dense, is_transposed)
+        return cls.standing_for(Matrix(None, kept=kept.T if is_transposed else kept), dense, is_transposed)
 
     @property
     def is_packed(self) -> bool:
@@ -226,15 +227,10 @@ def _set_item(weight: torch.Tensor, index: Any, value: Any) -> None:
     weight[index] = value.unpacked() if isinstance(value, PackedWeight) else value
 
 
-def _to_list(weight: PackedWeight) -> Any:
-    return weight.unpacked().tolist()
-
-
 _INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {
     _SET_DATA: _set_data,
     _aten.set_data.default: _set_data,
     torch.Tensor.__setitem__: torch.no_grad()(_set_item),
-    torch.Tensor.tolist: _to_list,
 }
 
 

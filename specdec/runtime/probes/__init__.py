@@ -8,10 +8,4 @@ if TYPE_CHECKING:
     from specdec.runtime.probes.examination import examine as examine
     from specdec.runtime.probes.selftest import probe as probe
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "examination": ("examine",),
-            "selftest": ("probe",),
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_exports(__name__)

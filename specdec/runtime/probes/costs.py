@@ -1,16 +1,16 @@
 """Measures c(T): what a pass over T nodes costs on this machine, for this model."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
 from specdec.costs import NOMINAL_COSTS, Costs
-from specdec.machine.timing import Timer, undisturbed
+from specdec.machine.facts import waits_by_thread
 from specdec.runtime.probes.findings import recalled
 from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
@@ -24,7 +24,30 @@ _IN_A_ROW = 3  # passes of one size in a row, if passes are padded: most have th
 _SPREAD = 1, 8, 32, 128  # measured first, since there may not be time for all
 _ORDINARY = 0  # the key of ordinary plain passes among those of sizes
 _LEAST_ROUNDS = 3  # undisturbed rounds that suffice
+_MOST_TIMES = 3  # times the requested rounds, if some are disturbed
+_WAITED = 0.05  # of a measured time: if a thread waits longer for a processor, the time is useless
 _STRETCHES, _AGREEMENT = 3, 1.25  # stretches of rounds, and how far the largest of their ratios may exceed the smallest
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Times calls, and reports whether other programs used the processor meanwhile.
+
+    Attributes:
+        clock: returns seconds.
+        waits: returns the seconds that each thread of this process has waited for a processor so far; {} if unknown.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    waits: Callable[[], Mapping[str, float]] = waits_by_thread
+
+    def time(self, run: Callable[[], object]) -> tuple[float, bool]:
+        """Return a call's seconds, and True if no thread had to wait for a processor."""
+        before, began = self.waits(), self.clock()
+        run()
+        seconds = self.clock() - began
+        waited = max((total - before.get(thread, 0.0) for thread, total in self.waits().items()), default=0.0)
+        return seconds, waited <= _WAITED * seconds
 
 
 def measure_costs(
@@ -65,8 +88,7 @@ def measure_costs(
         if ordinary is not None:
             ordinary.settle([DraftTree(0)], seconds)
         drafted.settle(trees.values(), seconds)
-        passes = _measured(drafted, trees, ordinary, repeats, seconds)
-    spent, of_plain, is_clear = passes.costs()
+        spent, of_plain, is_clear = _measured(drafted, trees, ordinary, repeats, seconds)
     if max(spent) < max(sizes):
         spent[max(sizes)] = spent[max(spent)] * max(sizes) / max(spent)
     return Costs(
@@ -141,7 +163,7 @@ class _Driver:
             if index % 2:
                 self.target.rollback(self.row, length)
             else:
-                self.target.keep(planned, {self.row: (ROOT,)})
+                self.target.commit(planned, {self.row: (ROOT,)})
         self.target.rollback(self.row, length)
 
     def _run(self, tree: DraftTree) -> PlannedPass:
@@ -152,45 +174,58 @@ class _Driver:
         return planned
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
-    """The seconds of passes by size; the key of ordinary plain passes is ``_ORDINARY``.
+def _measured(
+    drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None, repeats: int, seconds: float
+) -> tuple[dict[int, float], float, bool]:
+    """Return the seconds by size, those of a plain pass, and whether they are sure.
 
-    Attributes:
-        first: seconds of each size's first pass, which allocates memory and plans.
-        rounds: seconds of the later passes, without sizes that weren't warm yet.
-        is_quiet: True if no round was disturbed. Disturbed rounds are left out if there are enough others.
+    The first pass of each size, which allocates memory and plans, counts only if no round has timed the size. Rounds in
+    which other programs used the processor are made up for, and left out if there are enough others.
     """
+    clock = drafted.timer.clock
+    start = clock()
+    first = dict[int, float]() if ordinary is None else {_ORDINARY: ordinary.time(DraftTree(0))[0]}
+    able = dict[int, DraftTree]()
+    for size in sorted(trees, key=lambda size: size not in _SPREAD):
+        if len(able) < 3 or clock() - start <= seconds / 2:
+            try:
+                first[size] = drafted.time(trees[size])[0]
+            except RuntimeError:  # torch's, of memory too
+                if not able:
+                    raise
+                break
+            able[size] = trees[size]
+    able = dict(sorted(able.items()))
+    every, quiet = list[dict[int, float]](), list[dict[int, float]]()
+    while len(quiet) < repeats and len(every) < _MOST_TIMES * repeats:
+        if clock() - start > (seconds if len(every) >= _LEAST_ROUNDS else 2 * seconds):
+            break
+        taken, was_quiet = _round(drafted, able, ordinary)
+        every.append(taken)
+        quiet += [taken] if was_quiet else []
+    is_quiet = len(quiet) >= min(_LEAST_ROUNDS, repeats)
+    spent, plain, are_alike = _costs(first, quiet if is_quiet else every)
+    return spent, plain, is_quiet and are_alike
 
-    first: Mapping[int, float]
-    rounds: Sequence[Mapping[int, float]]
-    is_quiet: bool
 
-    def costs(self) -> tuple[dict[int, float], float, bool]:
-        """Return the seconds by size, those of a plain pass, and whether the rounds agree about them.
+def _costs(first: Mapping[int, float], rounds: Sequence[Mapping[int, float]]) -> tuple[dict[int, float], float, bool]:
+    """Return the seconds by size, those of a plain pass, and whether the rounds agree about them.
 
-        The rounds are divided into three stretches. In each, taking minima excludes the effect of other programs. Their
-        ratio is wrong if the machine's speed changes within the stretch, so the median of the three ratios is used.
-        """
-        sizes = sorted(size for size in self.first if size != _ORDINARY)
-        base = _ORDINARY if _ORDINARY in self.first else sizes[0]
-        num = _STRETCHES if len(self.rounds) >= _STRETCHES else 1
-        stretches = [_least(self.rounds[places[0] : places[-1] + 1]) for places in _split(len(self.rounds), num)]
-        plain = min((least[base] for least in stretches if base in least), default=self.first[base])
-        spent, is_clear = dict[int, float](), self.is_quiet and len(stretches) == _STRETCHES
-        for size in sizes:
-            pairs = [(least[size], least[base]) for least in stretches if size in least and base in least]
-            pairs = sorted(pairs or [(self.first[size], self.first[base])], key=lambda pair: pair[0] / pair[1])
-            taken, of_base = pairs[len(pairs) // 2]
-            spent[size] = taken * (plain / of_base)
-            is_clear = is_clear and pairs[-1][0] / pairs[-1][1] <= _AGREEMENT * pairs[0][0] / pairs[0][1]
-        return spent, plain, is_clear
-
-
-def _split(length: int, num: int) -> list[range]:
-    """Divide ``length`` rounds into ``num`` stretches of nearly equal length."""
-    ends = [length * index // num for index in range(num + 1)]
-    return [range(begin, end) for begin, end in pairwise(ends) if end > begin]
+    Every third round makes a stretch. In each, taking minima excludes the effect of other programs. Their ratio is
+    wrong if the machine's speed changes within a round, so the median of the three ratios is used.
+    """
+    sizes = sorted(size for size in first if size != _ORDINARY)
+    base = _ORDINARY if _ORDINARY in first else sizes[0]
+    stretches = [_least(rounds[begin::_STRETCHES]) for begin in range(_STRETCHES)]
+    plain = min((least[base] for least in stretches if base in least), default=first[base])
+    spent, are_alike = dict[int, float](), len(rounds) >= _STRETCHES
+    for size in sizes:
+        pairs = [(least[size], least[base]) for least in stretches if size in least and base in least]
+        pairs = sorted(pairs or [(first[size], first[base])], key=lambda pair: pair[0] / pair[1])
+        taken, of_base = pairs[len(pairs) // 2]
+        spent[size] = taken * (plain / of_base)
+        are_alike = are_alike and pairs[-1][0] / pairs[-1][1] <= _AGREEMENT * pairs[0][0] / pairs[0][1]
+    return spent, plain, are_alike
 
 
 def _least(rounds: Iterable[Mapping[int, float]]) -> dict[int, float]:
@@ -199,33 +234,6 @@ def _least(rounds: Iterable[Mapping[int, float]]) -> dict[int, float]:
         for size, seconds in taken.items():
             least[size] = min(seconds, least.get(size, math.inf))
     return least
-
-
-def _measured(
-    drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None, repeats: int, seconds: float
-) -> _Passes:
-    """Time the first pass of each size, and then rounds."""
-    clock, root = drafted.timer.clock, DraftTree(0)
-    start = clock()
-    first = dict[int, float]() if ordinary is None else {_ORDINARY: ordinary.time(root)[0]}
-    tried = list[int]()
-    for size in sorted(trees, key=lambda size: size not in _SPREAD):
-        if len(tried) < 3 or clock() - start <= seconds / 2:
-            try:
-                first[size] = drafted.time(trees[size])[0]
-            except RuntimeError:  # torch's, of memory too
-                if not tried:
-                    raise
-                break
-            tried.append(size)
-    able = {size: trees[size] for size in sorted(tried)}
-    rounds, is_quiet = undisturbed(
-        lambda _: _round(drafted, able, ordinary),
-        repeats,
-        _LEAST_ROUNDS,
-        lambda number: clock() - start <= (seconds if number >= _LEAST_ROUNDS else 2 * seconds),
-    )
-    return _Passes(first, rounds, is_quiet)
 
 
 def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None) -> tuple[dict[int, float], bool]:

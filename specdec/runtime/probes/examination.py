@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Deviation, Examination
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Examination
 from specdec.backends.hf import HFBackend
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.backends.wide_passes import limited_modules, without_limits
@@ -18,11 +18,10 @@ from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler
 from specdec.models.architecture import name_of, state_kinds
 from specdec.models.attention_switch import why_fixed
-from specdec.models.notes import lock_of
 from specdec.runtime.probes.findings import recalled
 from specdec.runtime.probes.products import Products, probe_products
-from specdec.runtime.probes.selftest import SelfTestResult, probe
-from specdec.runtime.probes.walk import RAGGED, walk
+from specdec.runtime.probes.selftest import probe
+from specdec.runtime.probes.walk import RAGGED, SelfTestResult, walk
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
@@ -66,10 +65,10 @@ def _walked(target: Target, model: Any, key: str) -> Examination:
     if known.noise is not None:
         return known
     try:
-        deviation = recalled(model, f"walk {key}", Deviation, lambda: walk(target).deviation())
+        found = recalled(model, f"walk {key}", SelfTestResult, lambda: walk(target).result())
     except Exception as fault:  # decoding may not need what this pass needs
         return replace(known, inexact=known.inexact or f"the probe's passes raised {in_one_line(fault)}", noise=0.0)
-    return replace(known, inexact=known.inexact or deviation.inexact, noise=deviation.noise)
+    return replace(known, inexact=known.inexact or found.inexact, noise=found.noise)
 
 
 def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
@@ -86,16 +85,16 @@ def _self_tested(backend: HFBackend) -> tuple[HFBackend, Examination]:
             tested = _self_test(backend)
             if not tested.fault:
                 break
-            passes = _simpler(backend, tested.fault)
+            passes = _simpler(backend, tested.fault, inexact)
     except BaseException:  # Ctrl-C too
         backend.close()
         raise
     if compiler.bit_exact and not passes.shapes.takes_trees:
         no_trees = f"exact attention verifies trees, and this model takes chains only ({passes.reason})"
         inexact = compiler.refuses(model.device, model.dtype) or no_trees
-    if compiler.bit_exact and not inexact and tested.deviation.inexact:
-        inexact = tested.deviation.inexact + _hint_for_experts(model)
-    found = Examination(passes.reason, inexact or tested.deviation.inexact, noise=tested.deviation.noise)
+    if compiler.bit_exact and not inexact and tested.inexact:
+        inexact = tested.inexact + _hint_for_experts(model)
+    found = Examination(passes.reason, inexact or tested.inexact, noise=tested.noise)
     return backend, found
 
 
@@ -116,7 +115,7 @@ def passes_to_test(backend: HFBackend) -> tuple[SupportedPasses, str]:
     """
     model, compiler, passes, inexact = backend.model, backend.compiler, backend.passes, ""
     if compiler.bit_exact:
-        products = products_of(model, _PROBE_SECONDS if backend.is_alone else math.inf, backend)
+        products = products_of(backend)
         inexact = products.inexact
         # A prompt's last pass has a tree after less than a chunk.
         chunk = min(passes.shapes.chunk, products.most_rows // 2)
@@ -128,7 +127,7 @@ def passes_to_test(backend: HFBackend) -> tuple[SupportedPasses, str]:
     return passes, inexact
 
 
-def _simpler(backend: HFBackend, fault: str) -> SupportedPasses:
+def _simpler(backend: HFBackend, fault: str, inexact: str) -> SupportedPasses:
     """Return simpler passes than those that failed the self-test.
 
     Raises:
@@ -142,20 +141,22 @@ def _simpler(backend: HFBackend, fault: str) -> SupportedPasses:
             return replace(passes, reads_rows_alone=True)
         if passes.shapes.takes_drafts:
             return passes.by_single_tokens(fault)
-    raise ModelError(_refusal(backend.model, passes.reason, fault))
+    both = fault if fault == passes.reason else f"with trees, {passes.reason}; with chains, {fault}"
+    why = "; ".join(filter(None, [both, inexact])).rstrip(".")
+    raise ModelError(f"{name_of(backend.model)} can't be decoded losslessly: {why}; {_NEEDED}")
 
 
-def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS, backend: HFBackend | None = None) -> Products:
-    """Return the findings on row independence of the model's layers, as a backend runs them."""
+def products_of(backend: HFBackend) -> Products:
+    """Return the findings on row independence of the layers that the backend runs, with its compiler's operations."""
+    model, compiler = backend.model, backend.compiler
+    seconds = _PROBE_SECONDS if backend.is_alone else math.inf
 
     def found() -> Products:
-        if backend is None:
-            return probe_products(model, seconds)
         with backend.in_model():
-            return probe_products(model, seconds, backend.compiler.operations(model.device))
+            return probe_products(model, seconds, compiler.operations(model.device))
 
-    question = "products" if backend is None else f"products {type(backend).__qualname__} {backend.compiler!r}"
-    return recalled(model, question, Products, found, math.isinf(seconds))
+    question = f"products {type(backend).__qualname__} {compiler!r}"
+    return recalled(model, question, Products, found, not backend.is_alone)
 
 
 def _self_test(backend: HFBackend) -> SelfTestResult:
@@ -169,10 +170,3 @@ def _self_test(backend: HFBackend) -> SelfTestResult:
             return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
 
     return recalled(model, question, SelfTestResult, tested, not backend.is_alone)
-
-
-def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:
-    both = with_trees if with_chains == with_trees else f"with trees, {with_trees}; with chains, {with_chains}"
-    with lock_of(model):
-        why = "; ".join(filter(None, [both, products_of(model).inexact]))
-    return f"{name_of(model)} can't be decoded losslessly: {why.rstrip('.')}; {_NEEDED}"

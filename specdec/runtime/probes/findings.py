@@ -20,7 +20,7 @@ from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.machine.facts import key_of
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
-from specdec.models.notes import Notes, notes_of
+from specdec.models.notes import notes_of
 
 Finding = TypeVar("Finding")
 _FOLDER = "findings"
@@ -54,10 +54,9 @@ def recalled(
     notes = notes_of(model)
     with notes.lock:
         fingerprint = fingerprint_of(model)
-        key = _key_of(notes, fingerprint)
-        facts = notes.facts_in(key)
+        facts = notes.facts_in((fingerprint, torch.get_num_threads()))
         if question not in facts:
-            path = None if is_shared or not fingerprint.is_known else _path(key)
+            path = None if is_shared or not fingerprint.is_known else _path(fingerprint)
             known = None if path is None else _read(path, question, kind)
             facts[question] = find() if known is None else known
             if path is not None and known is None and keeps(facts[question]):
@@ -66,12 +65,8 @@ def recalled(
         return found
 
 
-def _key_of(notes: Notes, fingerprint: Fingerprint) -> str:
-    """Return the key of the findings about a fingerprint; the model's last one is cached, since it takes a while."""
-    question = fingerprint, torch.get_num_threads()
-    if notes.last_key is None or notes.last_key[0] != question:
-        notes.last_key = question, key_of(fingerprint, _source_files())
-    return notes.last_key[1]
+def _path(fingerprint: Fingerprint) -> Path:
+    return cache_folder() / _FOLDER / f"{key_of(fingerprint, _source_files())}.json"
 
 
 def _source_files() -> tuple[int, int, int]:
@@ -79,10 +74,6 @@ def _source_files() -> tuple[int, int, int]:
     folders = os.walk(Path(specdec.__file__).parent)  # in half the time of pathlib, which every start would wait for
     facts = [Path(folder, name).stat() for folder, _, names in folders for name in names if name.endswith(".py")]
     return len(facts), sum(each.st_size for each in facts), max(each.st_mtime_ns for each in facts)
-
-
-def _path(key: str) -> Path:
-    return cache_folder() / _FOLDER / f"{key}.json"
 
 
 def _read(path: Path, question: str, kind: type[Finding]) -> Finding | None:
@@ -95,13 +86,9 @@ def _read(path: Path, question: str, kind: type[Finding]) -> Finding | None:
 
 def _keep(path: Path, question: str, answer: str) -> None:
     """Add a finding to a file; if the file can't be written, the next process runs the probe again."""
-
-    def added(found: _Found | None) -> _Found:
-        return _Found(answers={**(found.answers if found else {}), question: answer})
-
     if not path.exists():
         _make_room(path.parent)
-    update(path, _Found, added)
+    update(path, _Found, lambda found: _Found(answers={**(found.answers if found else {}), question: answer}))
 
 
 def _make_room(folder: Path) -> None:

@@ -14,18 +14,16 @@ well, as a model of their own, which has each kind of layer and little rounding.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median_high, median_low
 
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Deviation
 from specdec.errors import ModelError, in_one_line, is_out_of_memory, memory_ran_out
 from specdec.models.architecture import name_of
-from specdec.models.own_forward import own_logits
+from specdec.models.gradients import own_logits
 from specdec.models.weights.layers import rounds_rows
-from specdec.runtime.probes.walk import Walk, WrongLayout, distances, walk
+from specdec.runtime.probes.walk import SelfTestResult, Walk, WrongLayout, distances, walk
 from specdec.target import Target
 
 _REFERENCE = 12  # tokens
@@ -38,19 +36,6 @@ _FIRST_LAYERS = 2
 _FEW = 2  # positions, of which rounding may turn every second one
 
 _Error = tuple[float, float, float]  # over its bound, over the logits' spread, and the bound
-
-
-@dataclass(frozen=True, slots=True)
-class SelfTestResult:
-    """The result of trying a model out.
-
-    Attributes:
-        fault: why the model can't be driven, or "".
-        deviation: the differences between its passes and plain steps.
-    """
-
-    fault: str
-    deviation: Deviation
 
 
 def probe(
@@ -72,13 +57,13 @@ def probe(
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(target, model, is_timed)) if is_shallow else ""
         walked = _walk(target, model, is_timed)
-        return SelfTestResult(_judge(model, walked) or fault, walked.deviation())
+        return walked.result(_judge(model, walked) or fault)
     except WrongLayout as fault:
-        return SelfTestResult(str(fault), Deviation("", 0.0))
+        return SelfTestResult(str(fault))
     except Exception as error:  # third-party modelling code: after any error the model can't be driven in this way
         if is_out_of_memory(error):  # says nothing about the model, and mustn't be remembered
             raise ModelError(f"{name_of(model)} can't be tested: {memory_ran_out(error)}") from error
-        return SelfTestResult(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
+        return SelfTestResult(f"its forward raised {in_one_line(error)}")
 
 
 def _walk(target: Target, model: PreTrainedModel, is_timed: bool) -> Walk:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from specdec.backends.base import Deviation
 from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.exact.regions import seen_in
@@ -33,8 +33,7 @@ _KEPT = 2
 _SECONDS = 0.1  # after which no larger trees are run: for large models on slow devices
 
 
-@dataclass(frozen=True, slots=True)
-class PassLogits:
+class PassLogits(NamedTuple):
     """The logits at one position, ``(vocab,)``, and the kind of pass that computed them."""
 
     kind: str
@@ -57,13 +56,10 @@ class Walk:
     def passes(self) -> Iterator[tuple[str, int, torch.Tensor]]:
         """Yield the kind of pass, the position and the logits of all of them, plain steps first."""
         yield from (("a plain step", position, logits) for position, logits in self.plain.items())
-        yield from ((found.kind, found.position, found.logits) for found in self.others)
+        yield from self.others
 
-    def deviation(self) -> Deviation:
-        """Return the first kind of pass whose bits differ from plain steps, and the largest difference of a logit.
-
-        NaN counts as different.
-        """
+    def result(self, fault: str = "") -> "SelfTestResult":
+        """Return how the other passes differ from plain steps; NaN counts as different."""
         where, noise = "", 0.0
         for found in self.others:
             expected = self.plain[found.position]
@@ -71,7 +67,23 @@ class Walk:
                 where = where or found.kind
                 difference = (found.logits.double() - expected.double()).abs().max()
                 noise = max(noise, float(difference.nan_to_num(float("inf"), float("inf"))))
-        return Deviation(where, noise)
+        inexact = f"logits in {where} have other bits than in plain steps" if where else ""
+        return SelfTestResult(fault, inexact, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestResult:
+    """The result of trying a model out.
+
+    Attributes:
+        fault: why the model can't be driven, or "".
+        inexact: the first kind of pass whose logits have other bits than plain steps, as the reason, or "".
+        noise: the largest difference of a logit.
+    """
+
+    fault: str = ""
+    inexact: str = ""
+    noise: float = 0.0
 
 
 def distances(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -138,7 +150,7 @@ class _Walker:
         planned = self.target.compile({row: tree}, {row: self.done.tokens[row.length : length]})
         answers = self.target.forward(planned).rows[row]
         self._note("a tree in the prompt's last pass", length, answers, path)
-        self.target.keep(planned, {row: path[:num_kept]})
+        self.target.commit(planned, {row: path[:num_kept]})
         return row
 
     def _plain(self, row: CacheRow, stop: int) -> None:
@@ -147,7 +159,7 @@ class _Walker:
         for position in range(start, stop):
             planned, answers = self._forward({row: DraftTree(self.done.tokens[position])})
             self.done.plain[position] = answers[row].logits(ROOT)
-            self.target.keep(planned, {row: (ROOT,)})
+            self.target.commit(planned, {row: (ROOT,)})
         self.target.rollback(row, start)
 
     def _trees(self, row: CacheRow, stop: int, sizes: Sequence[int]) -> None:
@@ -159,7 +171,7 @@ class _Walker:
             tree, path = self._tree(row.length, size, stop)
             planned, answers = self._forward({row: tree})
             self._note(f"a tree of {size} nodes", row.length, answers[row], path)
-            self.target.keep(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
+            self.target.commit(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
     def _batch(self, first: CacheRow, stop: int) -> None:
         """Forward a second, shorter row together with the first, with trees of different sizes."""

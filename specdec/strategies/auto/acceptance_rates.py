@@ -23,9 +23,6 @@ class AcceptanceRate:
     def __init__(self, prior: float, *sources: str) -> None:
         self.value, self.weight, self.sources = prior, _PRIOR_WEIGHT, sources
 
-    def __repr__(self) -> str:
-        return f"AcceptanceRate({self.value:.3f}, weight={self.weight:.1f})"
-
     def update(self, is_right: bool) -> None:
         """Count one more candidate of this bucket."""
         self.weight = weight = _MEMORY * self.weight + 1.0

@@ -6,10 +6,11 @@ Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; 
 2024, arXiv 2406.16858, section 4).
 """
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any
 
 from specdec.constraints.path_state import PathState
 from specdec.errors import PluginError
@@ -20,17 +21,20 @@ from specdec.tree import ROOT, Budget, DraftTree
 _MOST_AHEAD = 8  # nodes that are found together, before a sizer has taken them: a row's data stays in the cache
 
 
-class CandidateSource(Protocol):
+class CandidateSource(ABC):
     """The part of a ``Source`` that a growth needs."""
 
+    @abstractmethod
     def root(self) -> Any:
         """Return the state after the committed tokens."""
 
+    @abstractmethod
     def follow(self, state: Any, token: int) -> Any:
         """Return the state one token further."""
 
+    @abstractmethod
     def candidates(self, state: Any) -> Iterable[tuple[int, AcceptanceRate]]:
-        """Return the tokens that may come next, each once, with its acceptance rate."""
+        """Return the tokens that may come next, each once, with the acceptance rate of its bucket."""
 
 
 class Growth:
@@ -46,7 +50,7 @@ class Growth:
 
     def __init__(
         self,
-        sources: Sequence[CandidateSource | None],
+        sources: Mapping[int, CandidateSource],
         request: Request,
         budget: Budget,
         agreements: Agreements | None = None,
@@ -57,35 +61,30 @@ class Growth:
         """Begin with the root.
 
         Args:
-            sources: None in place of a source without candidates in this step.
+            sources: by a number that is the caller's own.
             agreements: acceptance rates of tokens that several sources propose; new ones if not given.
             min_probability: less probable candidates are never taken.
             is_chain: no node gets a second child.
-            on_failure: called with the index of a source that fails, which is then left out; by default the error is
+            on_failure: called with the number of a source that fails, which is then left out; by default the error is
                 raised.
         """
         self.tokens, self.parents, self.depths, self.probabilities = [request.root], [-1], [0], [1.0]
         self.candidates: list[Mapping[int, AcceptanceRate]] = []
-        self._num_sources = len(sources)
-        self._growing = [(index, source) for index, source in enumerate(sources) if source is not None]
         self._agreements = Agreements() if agreements is None else agreements
         self._num_taken, self._max_nodes = 1, budget.num_nodes
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._vocab_size = request.vocab_size
         self._stops, self._least, self._is_chain = request.eos_token_ids, min_probability, is_chain
-        self._states: list[Sequence[Any]] = []
+        self._states: list[Mapping[int, Any]] = []  # of sources with candidates, at each node
         self._constraint = request.constraint()
         self._constraint_states: list[PathState | None] = []
         self._rates: list[AcceptanceRate] = []  # of each node but the root
         # Minus probability, order, parent, token and rate of each candidate that may yet be taken, most probable first.
         self._frontier: list[tuple[float, int, int, int, AcceptanceRate]] = []
         self._num_found, self._on_failure = 0, on_failure
-        if self._depth > 0:
-            self._open(ROOT, None)
-            states = self._states[ROOT]
-            self._growing = [each for each in self._growing if states[each[0]] is not None]
-        else:
-            self._close()
+        self._growing = [*sources.items()]
+        self._open(ROOT, is_last=self._depth <= 0)
+        self._growing = [(number, source) for number, source in self._growing if number in self._states[ROOT]]
 
     def __len__(self) -> int:
         return self._num_taken
@@ -128,29 +127,25 @@ class Growth:
         self.depths.append(depth)
         self.probabilities.append(-negative)
         self._rates.append(rate)
-        if depth < self._depth and token not in self._stops:
-            self._open(len(self.tokens) - 1, self._states[parent])
-        else:
-            self._close()
+        self._open(len(self.tokens) - 1, is_last=depth >= self._depth or token in self._stops)
 
     def take_all(self) -> None:
         """Take candidates until there are none, or the budget's nodes are taken."""
         while self.next_probability:
             self.take()
 
-    def _open(self, node: int, above: Sequence[Any] | None) -> None:
-        """Find the candidates after a node that was just taken; ``above`` has the sources' states at its parent."""
+    def _open(self, node: int, is_last: bool) -> None:
+        """Find the candidates after a node that was just taken; none if it ``is_last`` on its path."""
         if self._constraint is not None:
-            self._constraint_states.append(self._constraint_state(node))
+            self._constraint_states.append(None if is_last else self._constraint_state(node))
         candidates: Mapping[int, AcceptanceRate] = {}
-        states: list[Any] = [None] * self._num_sources
+        states, above = dict[int, Any](), self._states[self.parents[node]] if node else {}
         token, vocab_size = self.tokens[node], self._vocab_size
-        for index, source in self._growing:
+        for number, source in () if is_last else self._growing:
             try:
-                if above is None:
-                    state = source.root()
-                else:
-                    state = None if above[index] is None else source.follow(above[index], token)
+                if node and number not in above:
+                    continue
+                state = source.follow(above[number], token) if node else source.root()
                 if state is None:
                     continue
                 proposed = dict(source.candidates(state))
@@ -158,30 +153,22 @@ class Growth:
                     wrong = next(each for each in proposed if not 0 <= each < vocab_size)
                     raise PluginError(f"proposed token {wrong}, outside the vocabulary of {vocab_size}")
             except Exception as error:  # a third party's code
-                self._leave_out(index, error)
+                self._leave_out(number, error)
                 continue
-            states[index] = state
-            candidates = self._joined(candidates, proposed) if candidates else proposed
+            states[number] = state
+            for each in candidates.keys() & proposed.keys():  # both propose it, so it is an agreement
+                proposed[each] = self._agreements[candidates[each], proposed[each]]
+            candidates = {**candidates, **proposed} if candidates else proposed
         self._states.append(states)
         self.candidates.append(candidates)
         self._extend_frontier(node, candidates)
 
-    def _leave_out(self, index: int, error: Exception) -> None:
+    def _leave_out(self, number: int, error: Exception) -> None:
         """Leave a source that has failed out from now on."""
         if self._on_failure is None:
             raise error
-        self._growing = [each for each in self._growing if each[0] != index]
-        self._on_failure(index, error)
-
-    def _joined(
-        self, candidates: Mapping[int, AcceptanceRate], proposed: Mapping[int, AcceptanceRate]
-    ) -> Mapping[int, AcceptanceRate]:
-        """Return candidates and those of another source; a token that both propose is an agreement."""
-        joined = {**candidates, **proposed}
-        for token, rate in candidates.items():
-            if token in proposed:
-                joined[token] = self._agreements[rate, proposed[token]]
-        return joined
+        self._growing = [each for each in self._growing if each[0] != number]
+        self._on_failure(number, error)
 
     def _extend_frontier(self, node: int, candidates: Mapping[int, AcceptanceRate]) -> None:
         """Add a node's candidates, unless others will be taken before them whatever is found later."""
@@ -200,13 +187,6 @@ class Growth:
                     del frontier[room:]
                     least = -frontier[-1][0]
         self._num_found = order
-
-    def _close(self) -> None:
-        """Add the empty entries of a node that was just taken, and that nothing may follow."""
-        self._states.append(())
-        self.candidates.append({})
-        if self._constraint is not None:
-            self._constraint_states.append(None)
 
     def _constraint_state(self, node: int) -> PathState | None:
         """The constraint's state after a node that was just taken; None if nothing may follow."""
@@ -239,23 +219,17 @@ class Growth:
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """Return the nodes of the longest path from the root that has the first of these tokens."""
-        path, node = list[int](), ROOT
-        for token in tokens:
-            if (child := self._child(node, token)) is None:
+        path, last = list[int](), ROOT
+        for node in range(1, self._num_taken):  # each comes after its parent, and siblings differ
+            if len(path) == len(tokens):
                 break
-            path.append(node := child)
+            if self.parents[node] == last and self.tokens[node] == tokens[len(path)]:
+                path.append(last := node)
         return path
 
-    def _child(self, parent: int, token: int) -> int | None:
-        """Return the node of a token below a parent, which comes before it."""
-        node = parent
-        try:
-            while True:
-                node = self.tokens.index(token, node + 1, self._num_taken)
-                if self.parents[node] == parent:
-                    return node
-        except ValueError:
-            return None
+    def room(self, num_nodes: int) -> float:
+        """Return the probability that the next token is none of the tree of the first ``num_nodes`` nodes."""
+        return max(0.0, 1.0 - sum(self.probabilities[node] for node in range(1, num_nodes) if not self.parents[node]))
 
     def tree(self, num_nodes: int) -> DraftTree:
         """Return the tree of the first ``num_nodes`` nodes, the root included."""

@@ -12,13 +12,17 @@ class Pause:
     """Counts the steps since something last paid, so that it is tried again: what it costs or brings may have changed.
 
     The first pause is short, and each is twice as long as the one before it.
+
+    Attributes:
+        num_idle: steps since it was made, or began anew.
     """
 
     def __init__(self) -> None:
-        self._num_steps, self._length = 0, _PAUSE
+        self.num_idle, self._num_steps, self._length = 0, 0, _PAUSE
 
     def step(self, may_try: bool) -> int:
         """Count a step; return its number in a trial, 0 outside of one. A trial begins once it ``may_try``."""
+        self.num_idle += 1
         if self._num_steps == self._length + _TRIAL:
             self._num_steps, self._length = 0, min(_LONGEST_PAUSE, 2 * self._length)
         if self._num_steps != self._length or may_try:
@@ -27,7 +31,7 @@ class Pause:
 
     def begin_anew(self) -> None:
         """Begin the pause anew, as long as it was."""
-        self._num_steps = 0
+        self.num_idle = self._num_steps = 0
 
 
 class LossBudget:
@@ -39,13 +43,14 @@ class LossBudget:
 
     Attributes:
         loss: share of plain decoding's time.
+        has_trials: small drafts are tried after pauses; the time of steps then shows what they cost.
         balance: what is left.
         trial: the number of the step under way in a trial, from 1, which is a plain step; 0 outside of one.
         is_used_up: drafts aren't even searched for.
     """
 
     def __init__(self, loss: float, has_trials: bool) -> None:
-        self.loss, self._has_trials = loss, has_trials
+        self.loss, self.has_trials = loss, has_trials
         self.forget()
 
     def forget(self) -> None:
@@ -56,7 +61,7 @@ class LossBudget:
     def begin(self) -> None:
         """Begin a step."""
         self.balance = self._began_with = min(_MOST, self.balance + self.loss)
-        self.trial = self._pause.step(self.balance >= 0.0) if self._has_trials else 0
+        self.trial = self._pause.step(self.balance >= 0.0) if self.has_trials else 0
         self.is_used_up = not self.trial and self.balance < (_RESUMES_AT if self.is_used_up else 0.0)
 
     def may_spend(self, cost: float) -> bool:

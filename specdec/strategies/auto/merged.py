@@ -22,8 +22,8 @@ from specdec.errors import PluginError, close_all, plural
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.auto.drafter import MergedDrafter, Part, name_of
-from specdec.strategies.auto.loss_budget import LossBudget
-from specdec.strategies.auto.pass_pricing import PassPricing, SizedDrafts
+from specdec.strategies.auto.growth import Growth
+from specdec.strategies.auto.pass_pricing import PassPricing
 from specdec.strategies.auto.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.auto.source import Source, TreeSource
 from specdec.strategies.base import Drafter, Engine, Pays, Proposer
@@ -77,21 +77,16 @@ class MergedProposer(MergeOptions):
     def bind(self, host: Host) -> Engine:
         learns = host.is_keyed and self.clock
         costs = host.cost_model(host.costs() if host.is_keyed else NOMINAL_COSTS, 2 * self.num_nodes, learns)
-        budget = LossBudget(self.loss if host.is_keyed else math.inf, has_trials=learns)
-        return self.bind_with(host, SpeedupSizer(costs, budget), budget if learns else None)
+        return self.bind_with(host, SpeedupSizer(costs, self.loss if host.is_keyed else math.inf))
 
-    def bind_with(self, host: Host, sizer: DraftSizer, budget: LossBudget | None = None) -> Engine:
-        """Do as ``bind``, with a draft sizer of the caller's own.
-
-        Args:
-            budget: of passes of parts with a model; without one, they always run.
-        """
+    def bind_with(self, host: Host, sizer: DraftSizer) -> Engine:
+        """Do as ``bind``, with a draft sizer of the caller's own."""
         with ExitStack() as failing:
             parts = list[Part]()
             for proposer in self.proposers:
                 parts.append(Part.of(proposer, host, [part.name for part in parts]))
                 failing.callback(parts[-1].engine.close)
-            engine = MergedEngine(parts, sizer, self.num_nodes, host.takes_trees, learns=host.is_keyed, budget=budget)
+            engine = MergedEngine(parts, sizer, self.num_nodes, host.takes_trees, learns=host.is_keyed)
             failing.pop_all()
         return engine
 
@@ -100,7 +95,8 @@ class MergedEngine(Engine):
     """Grows the drafts of all requests to the size that pays for them together.
 
     If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
-    the text depends on the drafts. Passes of parts with a model spend from ``budget``; without one, they always run.
+    the text depends on the drafts. Passes of parts with a model spend from the sizer's budget if it has trials, and
+    always run otherwise.
     """
 
     def __init__(
@@ -110,16 +106,21 @@ class MergedEngine(Engine):
         num_nodes: int,
         takes_trees: bool,
         learns: bool = True,
-        budget: LossBudget | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.parts, self._sizer, self._learns = parts, sizer, learns
         self.notes = tuple(note for part in parts for note in part.engine.notes)
-        self._budget, self._clock = budget, clock
-        self._passes = self._new_passes()
+        self._num_nodes, self._takes_trees, self._clock = num_nodes, takes_trees, clock
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
-        self._num_nodes, self._takes_trees = num_nodes, takes_trees
+        self._begun: list[PassPricing] = []  # in the step under way
+        self._price_passes()
+
+    def _price_passes(self) -> None:
+        """Begin anew to learn what the passes of parts with a model cost and win."""
+        engines, budget = [part.engine for part in self.parts], self._sizer.budget
+        parts = [index for index, each in enumerate(engines) if type(each).prepare_drafts is not Engine.prepare_drafts]
+        self._passes = {index: PassPricing(budget, self._clock) for index in parts if budget and budget.has_trials}
 
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(part.engine.wants() for part in self.parts))
@@ -140,6 +141,7 @@ class MergedEngine(Engine):
 
     def _propose(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         """Return the trees of requests that are sized together."""
+        self._begun = []
         for drafter in merged:
             drafter.trees = {}
             for index, error in self._failed.items():
@@ -149,82 +151,49 @@ class MergedEngine(Engine):
         if self._sizer.skips(len(merged)):
             is_plain = self._sizer.is_plain
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
-        for index, part in enumerate(self.parts):
-            self._propose_trees(index, part, merged, budgets)
+        for index in range(len(self.parts)):
+            if index not in self._passes:
+                self._draft(index, merged, budgets)
+        growths, sizes = self._grow(merged, limits)
         for index, passes in self._passes.items():
-            if passes is None:
-                self._prepare_drafts(index, range(len(merged)), merged, limits, pays=lambda _: True)
-        drafts = self._grow(merged, limits)
-        for index, passes in self._passes.items():
-            if passes is not None:
-                drafts = self._improve(drafts, index, passes, merged, limits)
-        return [drafter.tree(size) for drafter, size in zip(merged, drafts.sizes, strict=True)]
+            rows = [row for row, drafter in enumerate(merged) if index in drafter.parts]
+            passes.begin([*zip(growths, sizes, strict=True)], rows, self._sizer)
+            self._begun.append(passes)
+            self._draft(index, merged, limits, passes.pays)
+            if passes.began:
+                growths, sizes = self._grow(merged, limits)
+            passes.end()
+        return [drafter.tree(size) for drafter, size in zip(merged, sizes, strict=True)]
 
-    def _grow(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> SizedDrafts:
-        """Grow the trees of all requests, of the candidates that their parts have now, to the size that pays."""
-        least = self._sizer.min_probability(len(merged))
-        rows = zip(merged, budgets, strict=True)
+    def _grow(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> tuple[list[Growth], list[int]]:
+        """Grow the trees of all requests, of the candidates that their parts have now, to the sizes that pay."""
+        least, rows = self._sizer.min_probability(len(merged)), zip(merged, budgets, strict=True)
         growths = [drafter.begin(budget, least, is_chain=not self._takes_trees) for drafter, budget in rows]
-        sizes = self._sizer.sizes(growths)
-        return SizedDrafts(growths, sizes, self._sizer.cost)
+        return growths, self._sizer.sizes(growths)
 
-    def _improve(
-        self,
-        drafts: SizedDrafts,
-        index: int,
-        passes: PassPricing,
-        merged: Sequence[MergedDrafter],
-        budgets: Sequence[Budget],
-    ) -> SizedDrafts:
-        """Let a part run those of its passes that pay; return the drafts with its candidates."""
-        rows = [row for row, drafter in enumerate(merged) if drafter.parts[index] is not None]
-        passes.begin(drafts, rows, self._sizer.speed_up)
-        self._prepare_drafts(index, rows, merged, budgets, passes.pays)
-        if passes.has_run:
-            drafts = self._grow(merged, budgets)
-        passes.end(drafts)
-        return drafts
-
-    def _new_passes(self) -> dict[int, PassPricing | None]:
-        """Return the pricing of each part that drafts by passes of a model; None if they always run."""
-        parts = [index for index, part in enumerate(self.parts) if _has_passes(part.engine)]
-        return {index: PassPricing(self._budget, self._clock) if self._budget else None for index in parts}
-
-    def _prepare_drafts(
+    def _draft(
         self,
         index: int,
-        rows: Sequence[int],
         merged: Sequence[MergedDrafter],
         budgets: Sequence[Budget],
-        pays: Pays,
+        pays: Pays = lambda _: True,
     ) -> None:
-        """Let a part run its passes for some requests; if it fails, it is left out of all from then on."""
-        own = [(part, budgets[row]) for row in rows if (part := merged[row].parts[index]) is not None]
-        try:
-            if own:
-                self.parts[index].engine.prepare_drafts([part for part, _ in own], [budget for _, budget in own], pays)
-        except Exception as error:  # a third party's code
-            for drafter in merged:
-                drafter.leave_out(index, error)
-
-    def _propose_trees(
-        self, index: int, part: Part, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]
-    ) -> None:
-        """Let a part that returns trees propose for all requests; where it fails, it is left out from then on."""
-        rows = [
-            (drafter, own, budget)
-            for drafter, budget in zip(merged, budgets, strict=True)
-            if (own := drafter.parts[index]) is not None and not isinstance(own, Source)
-        ]
-        if not rows:
+        """Let a part draft for all requests, a source by its passes and others trees; leave it out where it fails."""
+        part, rows = self.parts[index], [row for row, drafter in enumerate(merged) if index in drafter.parts]
+        own, limits = [merged[row].parts[index] for row in rows], [budgets[row] for row in rows]
+        if not own:
             return
         try:
-            proposals = part.engine.propose_many([own for _, own, _ in rows], [budget for *_, budget in rows])
+            if isinstance(own[0], Source):
+                part.engine.prepare_drafts(own, limits, pays)
+                return
+            proposals = part.engine.propose_many(own, limits)
             if len(proposals) != len(rows):
                 raise PluginError(f"returned {plural(len(proposals), 'tree')} for {plural(len(rows), 'request')}")
         except Exception as error:  # a third party's code
             proposals = [error] * len(rows)
-        for (drafter, _, budget), proposal in zip(rows, proposals, strict=True):
+        for row, budget, proposal in zip(rows, limits, proposals, strict=True):
+            drafter = merged[row]
             with drafter.guarding(index):
                 if isinstance(proposal, Exception):
                     raise proposal
@@ -232,8 +201,12 @@ class MergedEngine(Engine):
                 drafter.trees[index] = proposal
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        if self._learns:
-            self._learn(record, outcomes)
+        if self._learns:  # what nodes and passes cost and win, each from the step's time without the other's
+            searching = record.seconds.get("propose", 0.0) - sum(passes.seconds for passes in self._begun)
+            spent = sum(passes.cost for passes in self._begun)
+            for passes in self._begun:
+                passes.learn(record, outcomes, self._sizer.cost)
+            self._sizer.learn(replace(record, seconds={**record.seconds, "propose": searching}), outcomes, spent)
         for index, part in enumerate(self.parts):
             if index not in self._failed:
                 try:
@@ -241,23 +214,12 @@ class MergedEngine(Engine):
                 except Exception as error:  # a third party's code
                     self._failed[index] = error
 
-    def _learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        """Learn what nodes and passes cost and win; each from the step's time without the other's."""
-        weighed = [passes for passes in self._passes.values() if passes is not None]
-        searching = record.seconds.get("propose", 0.0) - sum(passes.seconds for passes in weighed)
-        spent = sum(passes.cost for passes in weighed)
-        for passes in weighed:
-            passes.learn(record, outcomes, self._sizer.cost)
-        self._sizer.learn(replace(record, seconds={**record.seconds, "propose": searching}), outcomes, spent)
-
     def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
         return all(part.engine.prepare(on_progress, seconds) for part in self.parts)
 
     def forget(self) -> None:
         self.agreements.clear()
-        if self._budget is not None:
-            self._budget.forget()
-        self._passes = self._new_passes()
+        self._price_passes()
         self._sizer.forget()
         for part in self.parts:
             part.acceptance_rates.clear()
@@ -265,7 +227,3 @@ class MergedEngine(Engine):
 
     def close(self) -> None:
         close_all(part.engine for part in self.parts)
-
-
-def _has_passes(engine: Engine) -> bool:
-    return type(engine).prepare_drafts is not Engine.prepare_drafts

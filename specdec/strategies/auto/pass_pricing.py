@@ -15,39 +15,19 @@ budget's share of it is worth a pass, what was learnt is forgotten, so they are 
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from operator import mul
 from statistics import median_low
 from time import perf_counter
 
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto.growth import Growth
 from specdec.strategies.auto.loss_budget import LossBudget, Pause
-from specdec.tree import ROOT
+from specdec.strategies.auto.sizer import DraftSizer
 
 _PRIOR_WON, _PRIOR_WEIGHT = 0.7, 4.0  # tokens won per unit of probability; the weight is in such units
 _MEMORY = 0.98  # weight of earlier steps with passes after each new one
 _MOST, _FEWEST = 7, 2  # passes whose times count, and that are needed
-
-
-@dataclass(frozen=True, slots=True)
-class SizedDrafts:
-    """Grown trees, of which the first ``sizes`` nodes pay; ``cost`` is that of a step with them, in plain steps."""
-
-    growths: Sequence[Growth]
-    sizes: Sequence[int]
-    cost: float
-
-    def room(self, row: int) -> float:
-        """Return the probability that the next token of a request is none of its tree's."""
-        growth = self.growths[row]
-        covered = [growth.probabilities[node] for node in range(1, self.sizes[row]) if growth.parents[node] == ROOT]
-        return max(0.0, 1.0 - sum(covered))
-
-    def num_accepted(self, outcomes: Sequence[Outcome]) -> int:
-        """Return the number of draft tokens that these trees would have got accepted."""
-        rows = zip(self.growths, self.sizes, outcomes, strict=False)
-        return sum(node < size for growth, size, outcome in rows for node in growth.path(outcome.tokens))
 
 
 class PassPricing:
@@ -58,43 +38,39 @@ class PassPricing:
         clock: returns seconds.
 
     Attributes:
+        began: when each pass of the step under way began, and the last one ended.
         cost: expected cost of the passes of the step under way, in plain steps.
         seconds: their time.
     """
 
     def __init__(self, budget: LossBudget, clock: Callable[[], float] = perf_counter) -> None:
         self._budget, self._clock, self._pause = budget, clock, Pause()
-        self._num_idle = 0  # steps since a pass
         self._plain_seconds = math.inf  # of a plain step of these requests alone
         self._costs = deque[float](maxlen=_MOST), deque[float](maxlen=_MOST)  # of first passes, of further ones
         self._forget()
-        self._begin_step()
 
     def _forget(self) -> None:
         """Forget the tokens that passes win and all costs but the last: one pass then shows whether costs fell."""
         self._won, self._probability = _PRIOR_WON * _PRIOR_WEIGHT, _PRIOR_WEIGHT
-        self._costs = tuple(deque([*costs][-1:], _MOST) for costs in self._costs)  # type: ignore[assignment]
+        for costs in self._costs:
+            while len(costs) >= _FEWEST:
+                costs.popleft()
 
-    def _begin_step(self) -> None:
-        self._began = list[float]()  # each pass of the step under way, and the end of the last one
-        self._expected = 0.0  # room times probability, of all these passes
-        self._has_guessed = False  # one of these passes has an unknown cost
-        self.cost = self.seconds = 0.0
-
-    def begin(self, drafts: SizedDrafts, rows: Sequence[int], speed_up: float) -> None:
+    def begin(self, drafts: Sequence[tuple[Growth, int]], rows: Sequence[int], sizer: DraftSizer) -> None:
         """Begin a step.
 
         Args:
-            drafts: of the other sources.
+            drafts: of each request, the growth of the other sources, and how many of its nodes pay.
             rows: those that the part drafts for.
-            speed_up: v.
+            sizer: of these drafts.
         """
-        self._begin_step()
-        self._before = self._after = drafts
-        self._rooms, self._speed_up = [drafts.room(row) for row in rows], speed_up
-        self._num_idle += 1
-        may_try = self._num_idle * self._budget.loss >= (self._cost(0) or 0.0)
-        if self._pause.step(may_try and self._budget.balance >= 0.0) == 1:
+        self._drafts, self._draft_cost, self._speed_up = drafts, sizer.cost, sizer.speed_up
+        self._rooms = [growth.room(size) for growth, size in (drafts[row] for row in rows)]
+        self.began = list[float]()
+        # Room times probability of these passes; their cost; one of them has an unknown cost.
+        self._expected, self.cost, self._has_guessed = 0.0, 0.0, False
+        is_paid = (self._pause.num_idle + 1) * self._budget.loss >= (self._cost(0) or 0.0)
+        if self._pause.step(is_paid and self._budget.balance >= 0.0) == 1:
             self._forget()
 
     def pays(self, probabilities: Sequence[float]) -> bool:
@@ -103,18 +79,14 @@ class PassPricing:
         Args:
             probabilities: for each request, that its text follows the path that the pass continues.
         """
-        cost = self._cost(len(self._began))
-        if cost is None and self._has_guessed:
-            return False
-        expected = sum(room * each for room, each in zip(self._rooms, probabilities, strict=True))
-        expected /= len(self._before.sizes)
-        price = cost or 0.0
+        cost = self._cost(len(self.began))
+        price, expected = cost or 0.0, sum(map(mul, self._rooms, probabilities)) / len(self._drafts)
         gains = expected * self._won / self._probability > self._speed_up * price
-        if not gains or not self._budget.may_spend(price):
+        if not gains or (cost is None and self._has_guessed) or not self._budget.may_spend(price):
             return False
         self._budget.spend(price)
         self._has_guessed |= cost is None
-        self._began.append(self._clock())
+        self.began.append(self._clock())
         self._expected += expected
         self.cost += price
         return True
@@ -124,43 +96,32 @@ class PassPricing:
         costs = self._costs[min(level, 1)]
         return median_low(costs) if len(costs) >= _FEWEST else None
 
-    @property
-    def has_run(self) -> bool:
-        """True if a pass has run in the step under way."""
-        return bool(self._began)
-
-    def end(self, drafts: SizedDrafts) -> None:
-        """End the passes of the step under way; ``drafts`` are those with the part's candidates."""
-        self._after = drafts
-        if self._began:
-            self._began.append(self._clock())
-            self.seconds = self._began[-1] - self._began[0]
+    def end(self) -> None:
+        """End the passes of the step under way; called after the drafts were grown with the part's candidates."""
+        self.began.append(self._clock())
+        self.seconds = self.began[-1] - self.began[0]
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome], cost: float) -> None:
-        """Called after each step.
+        """Called after each step that was begun.
 
         Args:
             outcomes: of the merge's requests, in the order of the drafts.
             cost: of the step without the passes, in plain steps.
         """
         plain = (record.total_seconds - self.seconds) / cost
-        if record.is_warm and plain > 0.0:
-            if record.kind == "step" and record.num_rows == len(outcomes):
-                self._plain_seconds = plain
-            plain = min(plain, self._plain_seconds)  # other requests and prompts take time as well
-            if costs := [(end - start) / plain for start, end in pairwise(self._began)]:
-                self._learn(costs, outcomes)
-        self._begin_step()
-
-    def _learn(self, costs: Sequence[float], outcomes: Sequence[Outcome]) -> None:
-        """Learn from passes of these costs, in plain steps."""
-        won = (self._after.num_accepted(outcomes) - self._before.num_accepted(outcomes)) / len(outcomes)
-        won -= self._speed_up * (self._after.cost - self._before.cost)
-        self._won = _MEMORY * self._won + won
-        self._probability = _MEMORY * self._probability + self._expected
-        for level, cost in enumerate(costs):
-            self._costs[min(level, 1)].append(cost)
-        taken = sum(self._cost(level) or 0.0 for level in range(len(costs)))  # medians, since a machine may be busy
-        self._budget.spend(taken - self.cost)
-        self._num_idle = 0
-        self._pause.begin_anew()
+        is_known = record.is_warm and plain > 0.0
+        if is_known and record.kind == "step" and record.num_rows == len(outcomes):
+            self._plain_seconds = plain
+        plain = min(plain, self._plain_seconds)  # other requests and prompts take time as well
+        passes = [*pairwise(self.began)] if is_known else []
+        for level, (start, end) in enumerate(passes):
+            self._costs[min(level, 1)].append((end - start) / plain)
+        if passes:
+            accepted = zip(self._drafts, outcomes, strict=False)
+            num_before = sum(node < size for (growth, size), each in accepted for node in growth.path(each.tokens))
+            won = (sum(outcome.num_accepted_tokens for outcome in outcomes) - num_before) / len(outcomes)
+            self._won = _MEMORY * self._won + won - self._speed_up * (cost - self._draft_cost)
+            self._probability = _MEMORY * self._probability + self._expected
+            taken = sum(self._cost(level) or 0.0 for level in range(len(passes)))  # medians: a machine may be busy
+            self._budget.spend(taken - self.cost)
+            self._pause.begin_anew()

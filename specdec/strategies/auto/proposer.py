@@ -9,9 +9,8 @@ from pydantic import Field
 
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.strategies.auto.merged import MergedProposer, MergeOptions
-from specdec.strategies.base import Engine, Proposer
+from specdec.strategies.base import Engine, LocalSource, Proposer
 from specdec.strategies.host import Host
-from specdec.strategies.local_source import LocalSource
 from specdec.strategies.signals import Hidden, Signal
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer

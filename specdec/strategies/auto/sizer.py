@@ -36,9 +36,11 @@ class DraftSizer(ABC):
         is_plain: a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it.
         cost: of the step under way, in plain steps, without that of passes of a head.
         speed_up: v.
+        budget: what drafts, and passes of a head, may lose; None if nothing bounds it.
     """
 
     is_plain: bool = False
+    budget: LossBudget | None = None
     cost: float = 1.0
     speed_up: float = 1.0
 
@@ -69,16 +71,19 @@ class SpeedupSizer(DraftSizer):
 
     Args:
         costs: c(n), and which nodes a round has.
-        budget: what drafts may lose.
+        loss: share of plain decoding's time that drafts may lose.
     """
 
-    def __init__(self, costs: CostModel, budget: LossBudget) -> None:
-        self._costs, self._budget = costs, budget
+    budget: LossBudget
+
+    def __init__(self, costs: CostModel, loss: float) -> None:
+        self._costs, self.budget = costs, LossBudget(loss, has_trials=costs.learns)
         self._num_others = 0  # rows of the last pass that had another strategy
         self._is_skipped, self._size = False, 1
         self.forget()
 
     def forget(self) -> None:
+        self.budget.forget()
         self._tokens = self._time = _FIRST_STEPS  # of a row, in recent steps: the time is in plain steps
 
     @property
@@ -86,32 +91,32 @@ class SpeedupSizer(DraftSizer):
         return max(1.0, self._tokens / self._time)
 
     def skips(self, num_rows: int) -> bool:
-        self._budget.begin()
+        self.budget.begin()
         self.cost, self._size = 1.0, 1
-        is_due = not (self._budget.trial or self._num_others) and self._costs.needs_plain(num_rows)
-        self.is_plain = is_due or self._budget.trial == 1
-        self._is_skipped = self.is_plain or self._budget.is_used_up
+        is_due = not (self.budget.trial or self._num_others) and self._costs.needs_plain(num_rows)
+        self.is_plain = is_due or self.budget.trial == 1
+        self._is_skipped = self.is_plain or self.budget.is_used_up
         return self._is_skipped
 
     def min_probability(self, num_rows: int) -> float:
         num_rows += self._num_others
-        if self._budget.trial or (self._costs.is_padded and num_rows > 1):
+        if self.budget.trial or (self._costs.is_padded and num_rows > 1):
             return _LEAST_PROBABILITY
         return max(_LEAST_PROBABILITY, num_rows * self.speed_up * self._costs.table(num_rows).min_marginal)
 
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
-        self._budget.spend(1.0 - self.cost)  # of the sizes before passes
+        self.budget.spend(1.0 - self.cost)  # of the sizes before passes
         num_rows, v = len(growths) + self._num_others, self.speed_up
         table, taken = self._costs.table(num_rows), list[Growth]()
         size, num_tokens = 1, 0.0  # draft tokens that are expected to be accepted
         best, gain, num_best = 1, -v * table.costs[1], 0
         for growing in self._costs.rounds(growths):
-            if size >= len(table.costs) - 1 or not self._budget.may_spend(table.costs[size + 1] - 1.0):
+            if size >= len(table.costs) - 1 or not self.budget.may_spend(table.costs[size + 1] - 1.0):
                 break
             probabilities = [growth.next_probability for growth in growing]
             p = sum(probabilities) / num_rows
             pays = p > max(0.0, v * table.marginal[size])
-            if not (p > 0.0 and size <= _TRIAL_NODES if self._budget.trial else pays):
+            if not (p > 0.0 and size <= _TRIAL_NODES if self.budget.trial else pays):
                 break
             for growth, probability in zip(growing, probabilities, strict=True):
                 if probability:
@@ -119,10 +124,10 @@ class SpeedupSizer(DraftSizer):
                     taken.append(growth)
             size, num_tokens = size + 1, num_tokens + p
             gained, doubt = num_tokens - v * table.costs[size], _DOUBT * v * table.costs[size] if best == 1 else 0.0
-            if self._budget.trial or gained - doubt > gain:
+            if self.budget.trial or gained - doubt > gain:
                 best, gain, num_best = size, gained, len(taken)
         self._size, self.cost = best, table.costs[best]
-        self._budget.spend(self.cost - 1.0)
+        self.budget.spend(self.cost - 1.0)
         num_excess = Counter(taken[num_best:])
         return [len(growth) - num_excess[growth] for growth in growths]
 
@@ -136,6 +141,6 @@ class SpeedupSizer(DraftSizer):
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             self._costs.learn(record, is_plain=self._is_skipped and not is_drafted)
             if not self._is_skipped:  # what is known of its cost now
-                self._budget.spend(self._costs.table(num_rows).at(self._size) - self.cost)
+                self.budget.spend(self._costs.table(num_rows).at(self._size) - self.cost)
         num_accepted = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows if is_drafted else 0.0
-        self._budget.end(num_accepted, has_paid=self._size > 1 + _TRIAL_NODES)
+        self.budget.end(num_accepted, has_paid=self._size > 1 + _TRIAL_NODES)

@@ -10,14 +10,13 @@ Laws:
 - Memory is bounded, and each source documents the bound.
 """
 
-from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from specdec.strategies.auto.acceptance_rates import AcceptanceRate, AcceptanceRates
-from specdec.strategies.auto.growth import Growth
+from specdec.strategies.auto.growth import CandidateSource, Growth
 from specdec.strategies.base import Drafter, Proposer
 from specdec.strategies.feedback import Feedback
 from specdec.strategies.request import Request
@@ -36,11 +35,12 @@ class SourceProposer(Proposer):
     min_probability: float = Field(default=0.05, ge=0.0, le=1.0, description="least probability of a drafted node")
 
 
-class Source(Drafter):
+class Source(Drafter, CandidateSource):
     """A drafter with candidates after any path.
 
     Attributes:
-        is_certain: the candidates are nearly always right, so they are drafted also in steps that skip other sources.
+        is_certain: the candidates are what a request's constraint forces, so they are drafted also in steps that skip
+            other sources.
     """
 
     is_certain: ClassVar[bool] = False
@@ -56,23 +56,11 @@ class Source(Drafter):
         self._limits, self._is_chain = limits, is_chain
         self._growth: Growth | None = None
 
-    @abstractmethod
-    def root(self) -> State:
-        """Return the state after the committed tokens."""
-
-    @abstractmethod
-    def follow(self, state: State, token: int) -> State:
-        """Return the state one token further."""
-
-    @abstractmethod
-    def candidates(self, state: State) -> Iterable[Candidate]:
-        """Return the tokens that may come next, each with the acceptance rate of its bucket."""
-
     def propose(self, budget: Budget) -> DraftTree:
         assert self._limits is not None, "a source that drafts alone has limits"
         budget = Budget(min(self._limits.num_nodes, budget.num_nodes), budget.depth, budget.num_tokens)
         least = self._limits.min_probability
-        growth = Growth([self], self.request, budget, min_probability=least, is_chain=self._is_chain)
+        growth = Growth({0: self}, self.request, budget, min_probability=least, is_chain=self._is_chain)
         self._growth = growth
         growth.take_all()
         return growth.tree(len(growth))
@@ -85,11 +73,10 @@ class Source(Drafter):
 _DEEPEST, _MOST_RANK = 12, 4  # deeper nodes and later children share a bucket
 
 
-class TreeSource(Source):
+class TreeSource(CandidateSource):
     """The candidates of a strategy's tree, with an acceptance rate for each depth and rank."""
 
-    def __init__(self, request: Request, tree: DraftTree, rates: AcceptanceRates) -> None:
-        super().__init__(request)
+    def __init__(self, tree: DraftTree, rates: AcceptanceRates) -> None:
         self._tree, self._acceptance_rates = tree, rates
 
     def root(self) -> int:

@@ -60,9 +60,9 @@ class Draft(ABC):
     keeps: Sequence[int] = ()
 
     def __init__(self, request: Request, pending: Sequence[int], num_tokens: int) -> None:
-        self.is_done = num_tokens < 1
+        self.is_done = False
         self.uncached_prefix = pending[:-1]
-        self.next_tree = _root(pending[-1] if pending else 0)
+        self.next_tree = _root(pending[-1])
         self._request = request
         self._num_left = num_tokens
 
@@ -92,8 +92,8 @@ class ChainDraft(Draft):
         request: Request,
         pending: Sequence[int],
         num_tokens: int,
-        distribution: DraftDistribution | None = None,
-        confidence: float = 0.0,
+        distribution: DraftDistribution,
+        confidence: float,
     ) -> None:
         super().__init__(request, pending, num_tokens)
         self._distribution = distribution
@@ -101,7 +101,6 @@ class ChainDraft(Draft):
         self._tree = DraftTree(request.root)
 
     def receive(self, rows: NodeOutputs) -> None:
-        assert self._distribution is not None, "a draft that is extended has a distribution"
         last = len(self._tree) - 1
         probs = self._distribution.at(self._tree.path(last), rows.logits(ROOT))
         if probs is None:

@@ -145,7 +145,8 @@ class _DraftModelEngine(Engine):
         for drafter, budget in zip(drafters, budgets, strict=True):
             assert isinstance(drafter, _ModelDrafter), "drafters were started here"
             try:
-                drafts[drafter] = self._begin(drafter, budget)
+                if (draft := self._begin(drafter, budget)) is not None:
+                    drafts[drafter] = draft
             except Exception as error:  # a model's own code
                 failed[drafter] = error
         while writing := {drafter: draft for drafter, draft in drafts.items() if not draft.is_done}:
@@ -155,7 +156,7 @@ class _DraftModelEngine(Engine):
                     draft.receive(outputs[drafter])
                 except Exception as error:  # broken weights: they fail their own request
                     failed[drafter], draft.is_done = error, True
-        return [failed[each] if each in failed else _tree(drafts[each]) for each in drafters]  # type: ignore[index]  # as above
+        return [failed[each] if each in failed else _tree(drafts.get(each), each.request) for each in drafters]  # type: ignore[call-overload]  # as above
 
     def read(self, drafter: _ModelDrafter, num_tokens: int, budget: Budget) -> None:
         """Prefill the first tokens of a prompt, in whole chunks."""
@@ -167,14 +168,17 @@ class _DraftModelEngine(Engine):
             drafter.row = self._target.open(len(whole) + budget.num_tokens)
         self._synchronise(drafter, drafter.row, self._vocabulary.context(tokens[: num_tokens + 1]))
 
-    def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
-        """Bring the request's row up to date with the text, except for the tokens that the first pass will forward."""
+    def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft | None:
+        """Bring the request's row up to date with the text, except for the tokens that the first pass will forward.
+
+        None if nothing can be drafted.
+        """
         config, request, drafter.has_drafted = self._config, drafter.request, True
         context = self._vocabulary.context(request.tokens)
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         num_tokens = min(num_tokens, self._num_free(context))
         if num_tokens < 1 or len(context) < 2 or not self._knows(context[min(drafter.num_agreed, len(context)) :]):
-            return ChainDraft(request, [], 0)
+            return None
         if drafter.row is None:
             drafter.row = self._target.open(len(context) + budget.num_tokens)
         pending = self._synchronise(drafter, drafter.row, context)
@@ -219,7 +223,7 @@ class _DraftModelEngine(Engine):
         )
         output = self._target.forward(planned)
         output.fetch({row: drafts[drafter].next_tree.nodes_wanted() for drafter, row in rows.items()})
-        self._target.keep(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
+        self._target.commit(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
         for drafter, draft in drafts.items():
             drafter.cached += [*draft.uncached_prefix, *(draft.next_tree.tokens[node] for node in draft.keeps)]
             draft.uncached_prefix = ()
@@ -232,9 +236,9 @@ class _DraftModelEngine(Engine):
             drafter.row = None
 
 
-def _tree(draft: Draft) -> DraftTree | Exception:
+def _tree(draft: Draft | None, request: Request) -> DraftTree | Exception:
     try:
-        return draft.tree()
+        return DraftTree(request.root) if draft is None else draft.tree()
     except Exception as error:  # a tokenizer's own code
         return error
 

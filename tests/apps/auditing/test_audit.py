@@ -121,9 +121,9 @@ def test_a_cache_slot_off_by_one_is_a_defect(numerics: Any, monkeypatch: pytest.
     cache: RaggedCache = generator._binding.target.backend._cache  # type: ignore[attr-defined]  # after it was loaded and tried
 
     def shifted(row: int, path: Sequence[int]) -> None:
-        RaggedCache.keep(cache, row, [*path[:1], *(node - 1 for node in path[1:])])
+        RaggedCache.commit(cache, row, [*path[:1], *(node - 1 for node in path[1:])])
 
-    monkeypatch.setattr(cache, "keep", shifted)
+    monkeypatch.setattr(cache, "commit", shifted)
     assert audit(generator, [[1, 2, 3, 4] * 12], max_new_tokens=60).defects
 
 

@@ -25,7 +25,7 @@ from specdec.apps.comparison import ComparisonSession, EvaluationPrompt
 from specdec.apps.comparison.runfile import read
 from specdec.apps.comparison.runs import Run
 from specdec.apps.comparison.ties import ScoredText
-from specdec.backends.base import Deviation
+from specdec.runtime.probes.walk import SelfTestResult
 from specdec.sampling.randomness import seed_of_sample
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
@@ -296,7 +296,8 @@ def test_each_strategy_is_held_against_plain_decoding_in_its_own_numerics() -> N
 
 
 def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.runtime.probes.walk.Walk.deviation", lambda _: Deviation("a tree of 2 nodes", 1.0))
+    found = SelfTestResult(inexact="logits in a tree of 2 nodes have other bits than in plain steps", noise=1.0)
+    monkeypatch.setattr("specdec.runtime.probes.walk.Walk.result", lambda _: found)
     model = ToyModel.random(8, order=2, seed=3)
     plan = ComparisonSession(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
     assert plan.reference == plan.baseline == plan.reference_of("a")

@@ -118,15 +118,15 @@ def test_a_text_that_fails_by_the_servers_fault_is_an_error_in_the_metrics(monke
 
 
 def test_a_text_that_fails_ends_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ServingEngine._told
+    progress_of = ServingEngine._progress_of
 
     def failing(engine: ServingEngine, batch: Any, record: Any, outcome: Any, text: Any) -> Any:
         if text.index == 1:
             raise ValueError("no such character")
-        return told(engine, batch, record, outcome, text)
+        return progress_of(engine, batch, record, outcome, text)
 
     with serving() as one:
-        monkeypatch.setattr(ServingEngine, "_told", failing)
+        monkeypatch.setattr(ServingEngine, "_progress_of", failing)
         answer = one.post("/v1/completions", {**GOOD, "n": 4, "max_tokens": 400, "temperature": 1})
         assert answer.status_code == 500
         assert "no such character" in answer.json()["error"]["message"]

@@ -43,6 +43,10 @@ class OnCpu(FusedBackend):
     made: LayerKernels = fused_kernels
 
     @classmethod
+    def _serves(cls, device: torch.device) -> bool:
+        return True
+
+    @classmethod
     def _kernels(cls) -> LayerKernels:
         return cls.made
 
@@ -189,9 +193,12 @@ def test_the_self_test_finds_mistakes_in_a_kernel(
 
 def test_texts_with_drafts_are_plain_decodings(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prompt = model_of("llama"), [1, 2, 3, 1, 2, 3]
-    monkeypatch.setattr("specdec.backends.fused.backend.FusedBackend._kernels", lambda _: fused_kernels)
+    with pytest.raises(ModelError, match="needs Triton and a GPU"):
+        Generator(model, backend="fused")
+    monkeypatch.setattr(FusedBackend, "_serves", lambda _: True)
+    monkeypatch.setattr(FusedBackend, "_kernels", lambda _: fused_kernels)
     texts = {
-        Generator(model, backend="fused", mask="slot_table", proposer=proposer)
+        Generator(model, backend="fused", mask="slot_table", weights="stock", proposer=proposer)
         .generate(prompt, max_new_tokens=24, temperature=0.8, seed=3)
         .token_ids
         for proposer in ("autoregressive", "prompt_lookup", "auto", "lookahead:N=3,W=3,G=3")

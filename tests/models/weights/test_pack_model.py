@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 
 from specdec.machine.facts import computes_in_bfloat16
 from specdec.models.weights import onednn, pack_model
-from specdec.models.weights.matrix import PartMatrix
 from specdec.models.weights.onednn import OneDNNKernel
 from specdec.models.weights.pack_model import packings
 from specdec.models.weights.packing import packed_weights
@@ -106,7 +105,7 @@ def test_a_kernel_that_has_failed_before_is_left_out() -> None:
 
 def num_parts(model: PreTrainedModel) -> int:
     """Return the number of weights that are part of a joined matrix."""
-    return sum(isinstance(weight.matrix, PartMatrix) for weight in packed_weights(model))
+    return sum(weight.matrix.is_part for weight in packed_weights(model))
 
 
 def test_layers_of_the_same_rows_are_joined_unless_the_model_does_not_run_so(monkeypatch: pytest.MonkeyPatch) -> None:

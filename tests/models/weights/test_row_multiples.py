@@ -74,14 +74,3 @@ def test_where_nothing_can_be_written_multiples_are_found_each_time(tmp_path: Pa
     (tmp_path / "file").write_text("")
     for _ in range(2):
         assert num_products(lambda: found(tmp_path / "file" / "below")) > 0
-
-
-def test_the_file_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.models.weights.row_independence._MOST_CACHED", 2)
-    for width in (8, 12, 16):
-        found(tmp_path, width)
-    assert [num_products(lambda width=width: found(tmp_path, width)) > 0 for width in (12, 16, 8)] == [
-        False,
-        False,
-        True,
-    ]

@@ -157,11 +157,11 @@ def test_what_is_written_through_a_view_or_by_address_is_multiplied(
 def test_reading_packs_nothing_again(dense: Layers) -> None:
     model, _ = packed_like(dense)
     weight = model.first.weight
-    packed = weight.matrix._packed
+    packed = weight.matrix._joined
     with torch.no_grad():
         average = torch.zeros(24, 16).lerp_(weight, 0.5).add_(weight)
     assert torch.equal(average, dense.first.weight * 0.5 + dense.first.weight)
-    assert weight.matrix._packed is packed
+    assert weight.matrix._joined is packed
 
 
 def test_joined_products_are_made_anew_once_rows_are_written(dense: Layers) -> None:

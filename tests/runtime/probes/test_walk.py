@@ -140,7 +140,7 @@ def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_c
     assert set(walked.plain) == {5, 6, 7, 8, 9, 10, 159, 160}
     for position, logits in walked.plain.items():
         assert torch.allclose(logits, plain[position], atol=1e-4)
-    assert walked.deviation().where == ""
+    assert walked.result().inexact == ""
 
 
 @pytest.mark.parametrize("most", [11, 12, 20, 40])
@@ -155,9 +155,9 @@ def test_a_model_of_few_positions_is_walked_to_its_end_and_no_further(most: int)
 
 def test_what_is_no_number_counts_as_another_bit() -> None:
     walked = walk(Target(ToyBackend.load(ToyModel.random(), DenseCompiler()), DenseCompiler()))
-    assert walked.deviation().noise < 1e-6
+    assert walked.result().noise < 1e-6
     walked.others[3].logits[5] = torch.nan
-    assert walked.deviation().noise == float("inf")
+    assert walked.result().noise == float("inf")
 
 
 def test_the_text_has_usable_ids_only() -> None:

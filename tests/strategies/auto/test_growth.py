@@ -58,7 +58,7 @@ def test_for_every_number_of_nodes_the_likeliest_are_taken(
             probabilities[*path, token] = probabilities[path] * rate.value
             frontier.append((*path, token))
     best = sorted((probability for path, probability in probabilities.items() if path), reverse=True)[:num_nodes]
-    growth = Growth([Table(table)], request(), Budget(num_nodes, depth, 99))
+    growth = Growth({0: Table(table)}, request(), Budget(num_nodes, depth, 99))
     while growth.next_probability:
         growth.take()
     assert growth.probabilities[1:] == pytest.approx(best)
@@ -73,7 +73,7 @@ def test_nothing_grows_behind_an_end_of_text_nor_beyond_the_tokens_that_are_left
         (2,): {1: AcceptanceRate(0.9)},
         (2, 1): {2: AcceptanceRate(0.9)},
     }
-    growth = Growth([Table(table)], request(frozenset({1})), Budget(99, 99, 3))
+    growth = Growth({0: Table(table)}, request(frozenset({1})), Budget(99, 99, 3))
     while growth.next_probability:
         growth.take()
     assert {tuple(growth.tree(9).path(node)) for node in range(1, len(growth))} == {(1,), (2,), (2, 1)}
@@ -85,7 +85,7 @@ def test_a_chain_has_the_likeliest_token_at_each_depth() -> None:
         (1,): {2: AcceptanceRate(0.9)},
         (2,): {1: AcceptanceRate(0.1), 0: AcceptanceRate(0.2)},
     }
-    growth = Growth([Table(table)], request(), ROOMY, is_chain=True)
+    growth = Growth({0: Table(table)}, request(), ROOMY, is_chain=True)
     while growth.next_probability:
         growth.take()
     assert growth.tree(9).tokens == [9, 2, 0]
@@ -95,7 +95,7 @@ def test_a_chain_has_the_likeliest_token_at_each_depth() -> None:
 def test_each_candidate_along_the_committed_tokens_is_counted_once(
     table: dict[Path, dict[int, AcceptanceRate]], tokens: list[int], num_nodes: int
 ) -> None:
-    growth = Growth([Table(table)], request(), ROOMY)
+    growth = Growth({0: Table(table)}, request(), ROOMY)
     while len(growth) <= num_nodes and growth.next_probability:
         growth.take()
     before = {path: {token: (rate.value, rate.weight) for token, rate in said.items()} for path, said in table.items()}
@@ -114,7 +114,7 @@ def test_each_candidate_along_the_committed_tokens_is_counted_once(
 
 def test_nodes_that_are_known_ahead_and_were_not_taken_teach_nothing() -> None:
     table = {(1,) * depth: {1: AcceptanceRate(0.9)} for depth in range(9)}
-    growth = Growth([Table(table)], request(), ROOMY)
+    growth = Growth({0: Table(table)}, request(), ROOMY)
     for _ in range(2):
         assert growth.next_probability
         growth.take()
@@ -125,7 +125,7 @@ def test_nodes_that_are_known_ahead_and_were_not_taken_teach_nothing() -> None:
 
 def test_agreement_is_a_kind_of_its_own() -> None:
     both, one, other = Agreements(), AcceptanceRate(0.5, "one"), AcceptanceRate(0.4, "other")
-    sources = [Table({(): {1: one}}), Table({(): {1: other, 2: other}})]
+    sources = {0: Table({(): {1: one}}), 1: Table({(): {1: other, 2: other}})}
     for index in range(300):
         growth = Growth(sources, request(), ROOMY, both)
         growth.learn([1 if index % 10 else 3])
@@ -144,10 +144,10 @@ def test_a_source_that_fails_is_told_of_and_the_others_go_on() -> None:
             raise RuntimeError("out of order")
 
     told = list[str]()
-    sources = [
-        Broken({(): {1: AcceptanceRate(0.9)}}),
-        Table({(): {1: AcceptanceRate(0.5)}, (1,): {2: AcceptanceRate(0.5)}, (1, 2): {0: AcceptanceRate(0.5)}}),
-    ]
+    sources = {
+        0: Broken({(): {1: AcceptanceRate(0.9)}}),
+        1: Table({(): {1: AcceptanceRate(0.5)}, (1,): {2: AcceptanceRate(0.5)}, (1, 2): {0: AcceptanceRate(0.5)}}),
+    }
     growth = Growth(sources, request(), ROOMY, on_failure=lambda _, error: told.append(str(error)))
     while growth.next_probability:
         growth.take()
@@ -160,7 +160,7 @@ def test_a_source_that_fails_is_told_of_and_the_others_go_on() -> None:
 @pytest.mark.parametrize("token", [-1, 10, None, "text"])
 def test_a_source_that_proposes_what_is_no_token_of_the_vocabulary_is_left_out_alone(token: Any) -> None:
     told, wrong = list[int](), {token: AcceptanceRate(0.01)}  # less probable than all else
-    sources = [Table({(): {1: AcceptanceRate(0.5)}, (1,): {2: AcceptanceRate(0.5)}}), Table({(1,): wrong})]
+    sources = {0: Table({(): {1: AcceptanceRate(0.5)}, (1,): {2: AcceptanceRate(0.5)}}), 1: Table({(1,): wrong})}
     growth = Growth(sources, request(), Budget(2, 99, 100), on_failure=lambda index, _: told.append(index))
     growth.take_all()
     assert growth.tree(9).tokens == [9, 1, 2]

@@ -16,9 +16,8 @@ from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.auto.drafter import Part
 from specdec.strategies.auto.growth import Growth
-from specdec.strategies.auto.loss_budget import LossBudget
 from specdec.strategies.auto.merged import MergedEngine
-from specdec.strategies.auto.pass_pricing import PassPricing, SizedDrafts
+from specdec.strategies.auto.pass_pricing import PassPricing
 from specdec.strategies.auto.sizer import SpeedupSizer
 from specdec.strategies.auto.source import Candidate, Source
 from specdec.strategies.base import Pays
@@ -126,15 +125,15 @@ class Machine:
             return source
 
         names = {"cheap": Engine(start), "head": self.head}
-        budget = LossBudget(self.loss, has_trials=True)
         self.engine = MergedEngine(
             [Part(name, engine, AcceptanceRates(name, lambda _: 0.5)) for name, engine in names.items()],
-            SpeedupSizer(StepCosts(self.costs, 40), budget),
+            SpeedupSizer(StepCosts(self.costs, 40), self.loss),
             20,
             takes_trees=True,
-            budget=budget if self.is_priced else None,
             clock=lambda: self.head.now,
         )
+        if not self.is_priced:
+            self.engine._passes.clear()
         self.texts = [[0] for _ in range(self.num_rows)]
         random_stream = Randomness(0).stream("test")
         self.drafters = [
@@ -199,7 +198,7 @@ def growth_of(candidates: dict[tuple[int, ...], list[Candidate]]) -> Growth:
             return candidates.get(state, [])
 
     request = Request(TokenView([0]), 1, 9, frozenset(), 0.0, Randomness(0).stream("test"))
-    return Growth([Given(request)], request, Budget(9, 9, 99))
+    return Growth({0: Given(request)}, request, Budget(9, 9, 99))
 
 
 @cache
@@ -256,11 +255,12 @@ def test_the_time_of_others_prompts_makes_no_pass_cheap() -> None:
 
 
 def test_a_first_step_without_tokens_is_no_error() -> None:
-    priced, drafts = PassPricing(LossBudget(LOSS, has_trials=True)), SizedDrafts([growth_of({})], [1], 1.0)
+    sizer = SpeedupSizer(StepCosts(PASS, 40), LOSS)
+    priced = PassPricing(sizer.budget)
     for tokens in ((), (NEW,)):
-        priced.begin(drafts, [0], 1.0)
+        priced.begin([(growth_of({}), 1)], [0], sizer)
         assert priced.pays([1.0])
-        priced.end(drafts)
+        priced.end()
         record = StepRecord("step", (outcome(*tokens),), {"forward": 1.0}, 1)
         priced.learn(record, record.outcomes, 1.0)
 
@@ -316,14 +316,10 @@ def test_a_head_that_is_not_priced_always_runs() -> None:
     assert Machine(heads=0.5, cost=0.3).run(8).head.num_passes <= DEPTH * 3
 
 
-def test_room_is_what_the_other_sources_leave_and_accepted_tokens_are_those_of_the_trees_own_nodes() -> None:
+def test_room_is_what_the_other_sources_leave() -> None:
     rates = {token: AcceptanceRate(rate, "cheap") for token, rate in ((5, 0.4), (6, 0.3), (7, 0.2))}
     growth = growth_of({(): list(rates.items()), (5,): [(8, AcceptanceRate(0.5, "cheap"))]})
     while growth.next_probability:
         growth.take()
-    drafts = SizedDrafts([growth, growth], [3, 5], 1.0)
     assert growth.tokens == [0, 5, 6, 7, 8]
-    assert [drafts.room(0), drafts.room(1)] == pytest.approx([0.3, 0.1])
-    outcomes = [outcome(5, 8, 9), outcome(5, 8, 9)]  # the second tree has 8 after 5
-    assert drafts.num_accepted(outcomes) == 1 + 2
-    assert drafts.num_accepted([outcome(4), outcome(7, 5)]) == 0 + 1
+    assert [growth.room(3), growth.room(5)] == pytest.approx([0.3, 0.1])

@@ -12,7 +12,6 @@ from specdec import DraftTree
 from specdec.costs import Costs, StepCosts
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto.growth import Growth
-from specdec.strategies.auto.loss_budget import LossBudget
 from specdec.strategies.auto.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 
@@ -26,8 +25,8 @@ class Sized(SpeedupSizer):
     """A sizer with costs and a budget of its own."""
 
     def __init__(self, costs: Costs, max_size: int, loss: float, learns: bool = True) -> None:
-        self.costs, self.budget = StepCosts(costs, max_size, learns), LossBudget(loss, has_trials=learns)
-        super().__init__(self.costs, self.budget)
+        self.costs = StepCosts(costs, max_size, learns)
+        super().__init__(self.costs, loss)
 
 
 def sizer(per_node: float, loss: float = 0.0, balance: float = 4.0, widest: int = 40) -> Sized:

@@ -96,7 +96,7 @@ class Named:
 
 
 def test_refused_candidates_are_pruned_before_they_are_priced() -> None:
-    growth = Growth([Named()], request(first_state()), BUDGET)  # type: ignore[list-item]  # a fake
+    growth = Growth({0: Named()}, request(first_state()), BUDGET)  # type: ignore[list-item]  # a fake
     while growth.next_probability:
         growth.take()
     tree = growth.tree(len(growth))
@@ -112,7 +112,7 @@ def test_refused_candidates_are_pruned_before_they_are_priced() -> None:
 def test_what_is_forced_is_drafted_also_where_drafts_have_cost_too_much() -> None:
     host = toy_host(VOCAB, reads_q=False)
     engine = MergedProposer([SuffixProposer(), GrammarProposer()]).bind(host)
-    budget = engine._budget  # type: ignore[attr-defined]
+    budget = engine._sizer.budget  # type: ignore[attr-defined]
     budget.balance = -1.0  # what a stretch of rejected drafts leaves
     drafters = [engine.start(request(state)) for state in (first_state(), None)]
     forced, free = engine.propose_many(drafters, [BUDGET, BUDGET])

@@ -56,7 +56,7 @@ class Blocks:
             self._grow(self._num_blocks + missing - len(self._free))
         held += [self._free.pop() for _ in range(missing)]
 
-    def keep(self, row: int, path: Sequence[int]) -> None:
+    def commit(self, row: int, path: Sequence[int]) -> None:
         """Commit a path of the nodes after a row's committed slots, in place."""
         own = self.rows[row]
         moved = [(own.length + node, own.length + to) for to, node in enumerate(path) if to != node]

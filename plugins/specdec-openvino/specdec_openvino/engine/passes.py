@@ -49,7 +49,7 @@ class Passes:
 
     def _run(self, layout: Layout) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Run a layout in one pass."""
-        tokens = self._filling.tokens(layout.num_nodes, bool(layout.trunks))
+        tokens = self._filling.tokens(layout.num_nodes, bool(layout.num_prefix))
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]

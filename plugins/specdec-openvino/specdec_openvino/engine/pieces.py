@@ -51,7 +51,7 @@ def _rows(layout: Layout, begin: int, end: int) -> Layout:
         positions=layout.positions[begin:end],
         masks={},  # of chains, which need none
         trees=layout.trees[begin:end],
-        trunks=layout.trunks[begin:end],
+        num_prefix=layout.num_prefix[begin:end],
     )
 
 

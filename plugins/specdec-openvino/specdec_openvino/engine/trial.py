@@ -24,7 +24,7 @@ def trial_logits(passes: Passes, blocks: Blocks, widths: Sequence[int], vocab_si
         positions = torch.arange(length, length + width)[None]
         ids = (positions * _STRIDE + 1) % vocab_size
         logits.append(passes.run(Layout((length,), (width,), ids, positions, {}, tuple(range(width))))[0])
-        blocks.keep(0, range(width))
+        blocks.commit(0, range(width))
         length += width
     return logits
 

@@ -43,7 +43,7 @@ def passes(model: Any, most: int | None, monkeypatch: pytest.MonkeyPatch) -> tup
     ):
         planned = target.compile(trees, hidden=[1])
         found.append(backend.forward(planned.layout))
-        target.keep(planned, {row: range(len(tree)) for row, tree in trees.items()})
+        target.commit(planned, {row: range(len(tree)) for row, tree in trees.items()})
     monkeypatch.undo()
     return found, given
 
@@ -83,6 +83,6 @@ def test_the_largest_pass_that_rounds_like_a_small_one_is_found(most: int) -> No
 
     class Rows:
         def open(self) -> None: ...
-        def keep(self, row: int, path: range) -> None: ...
+        def commit(self, row: int, path: range) -> None: ...
 
     assert most_rounded_alike(lambda: (Rounding(), Rows()), 90) == most  # type: ignore[arg-type, return-value]

@@ -7,7 +7,6 @@ text-generation-with-past`` (optimum-intel 2.2.0, OpenVINO 2026.4.1).
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,7 +135,7 @@ def test_one_kind_of_wrong_passes_is_found(
         assert 3 <= len(places) < len(walked.others)
         for place in places[1:2] if is_once else places:
             found = walked.others[place]
-            walked.others[place] = replace(found, logits=spoil(found.logits))
+            walked.others[place] = found._replace(logits=spoil(found.logits))
         kinds.append(kind)
         return walked
 
@@ -302,7 +301,7 @@ def test_what_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModelError, match=r"it has no config\.json: copy the checkpoint's into a folder with its files"):
         loading._origin_of(ModelSource("owner/exported"), TOKENIZER)
     assert hub.is_name_of_export(ModelSource("owner/exported"))
-    assert not hub.is_name_of_export(ModelSource("owner/exported", known_answer=HubAnswer(is_offline=True)))
+    assert not hub.is_name_of_export(ModelSource("owner/exported", _known=[HubAnswer(is_offline=True)]))
     files.append("model.safetensors")
     assert not hub.is_name_of_export(ModelSource("owner/exported"))
     monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: 1 / 0)
