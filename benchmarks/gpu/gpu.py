@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", help="folder of a Llama model; default: the built-in model")
     parser.add_argument("--head", help="folder of an EAGLE-3 head of the model, whose drafts are timed too")
-    ways = ["hf auto", "static auto"]
+    ways = ["hf auto", "static auto", "fused auto"]
     parser.add_argument("--ways", nargs="+", default=ways, help="backends and numerics whose speed is measured")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=200.0, help="time for all parts")
