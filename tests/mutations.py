@@ -36,6 +36,7 @@ OTHER_HEADS = "tests/heads/strategies/test_other_heads.py"
 MTP, P_EAGLE = "tests/heads/strategies/test_mtp.py", "tests/heads/strategies/test_p_eagle.py"
 TRAINED = "tests/heads/training/test_eagle3_training.py"
 SERVING = "tests/apps/serving"
+FUSED = "tests/backends/fused/test_fused_backend.py"
 MOST_SECONDS = 1800
 
 
@@ -866,6 +867,42 @@ MUTATIONS = (
         "specdec/models/notes.py",
         (("known = notes.facts_in(state)", "known = notes.facts_in(())"),),
         ("tests/test_changed_models.py::test_a_fact_is_found_once_for_each_state",),
+    ),
+    Mutation(
+        "a fused layer's MLP added to the layer's input",
+        "specdec/backends/fused/layer.py",
+        (('self._added(gated, down, after_mlp, own, own)', 'self._added(gated, down, after_mlp, x, own)'),),
+        (FUSED,),
+    ),
+    Mutation(
+        "angles in a fused layer without positions",
+        "specdec/backends/fused/reading.py",
+        (('bool(getattr(self._attention, "use_rope", True))', 'True'),),
+        (FUSED,),
+    ),
+    Mutation(
+        "a norm after attention taken for the one before the MLP",
+        "specdec/backends/fused/reading.py",
+        (('has_both = hasattr(self.layer, "post_feedforward_layernorm")', 'has_both = False'),),
+        (FUSED,),
+    ),
+    Mutation(
+        "norms whose weights are around zero",
+        "specdec/backends/fused/reading.py",
+        (("[(0.0, False), (0.0, True), (1.0, True), (1.0, False)]", "[(0.0, False), (0.0, True)]"),),
+        (FUSED,),
+    ),
+    Mutation(
+        "fused layers of modules that were replaced",
+        "specdec/backends/fused/backend.py",
+        (("if self._state is not state:", "if not state:"),),
+        (FUSED,),
+    ),
+    Mutation(
+        "a factor on residuals left out",
+        "specdec/backends/fused/layer.py",
+        ((", self._parts.residual_factor)", ")"),),
+        (FUSED,),
     ),
 )  # fmt: skip
 
