@@ -54,8 +54,8 @@ class ModelChoice(OptionGroup):
     backend: Annotated[
         str,
         typer.Option(
-            help="the engine that runs the model: hf (torch), static or fused (CUDA graphs) or an installed one, such as "
-            "openvino; auto: openvino on CPUs where it is installed and can run the model, static on GPUs, else hf"
+            help="the engine that runs the model: hf (torch), static or fused (CUDA graphs) or an installed one, such "
+            "as openvino; auto: openvino on CPUs where it is installed and can run the model, static on GPUs, else hf"
         ),
     ] = "auto"
 
