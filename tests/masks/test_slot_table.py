@@ -147,7 +147,7 @@ def test_models_take_trees_with_it(family: str, backend: type[HFBackend]) -> Non
 def test_a_backend_keeps_its_laws_with_it(backend: type[HFBackend]) -> None:
     model = families.make(*families.TREES["gemma3"])
     loaded = examined(backend.load(model, SlotTableCompiler()))
-    check_backend(loaded, plain_of(model), seed=3)
+    check_backend(loaded, plain_of(model), loaded.compiler, seed=3)
 
 
 def test_models_on_gpus_are_driven_exactly_by_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
