@@ -170,10 +170,10 @@ def matrix_of(linear: torch.nn.Module) -> LinearWeights:
     Raises:
         ModelError: for others.
     """
-    weight, bias = getattr(linear, "weight", None), getattr(linear, "bias", None)
+    weight: Any = getattr(linear, "weight", None)
     if type(linear) is not torch.nn.Linear or type(weight) not in _PLAIN or weight.stride(1) != 1:
         raise ModelError(f"a {type(linear).__name__} is not a plain matrix")
-    return LinearWeights(weight, bias)
+    return LinearWeights(weight, linear.bias)
 
 
 def _alike(matrices: list[LinearWeights]) -> list[LinearWeights]:
