@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from specdec import ToyModel
 from specdec.backends import Backend, HFBackend, KVBlock, Output, StaticBackend, ToyBackend
 from specdec.layout import Layout
-from specdec.masks import DenseCompiler
+from specdec.masks import DenseCompiler, SlotTableCompiler
 from specdec.plugins import load_plugins
 from specdec.testing import check_backend
 from tests.support import families
@@ -51,7 +51,14 @@ def static() -> tuple[Backend, Plain]:
     return examined(StaticBackend.load(model, compiler)), plain_of(model)
 
 
-MAKERS = {"toy": toy, "hf": hf, "static": static}
+def fused() -> tuple[Backend, Plain]:
+    from tests.backends.fused.test_fused_backend import OnCpu  # which uses plain_of
+
+    model = families.make(*families.TREES["gemma3"])
+    return examined(OnCpu.load(model, SlotTableCompiler())), plain_of(model)
+
+
+MAKERS = {"toy": toy, "hf": hf, "static": static, "fused": fused}
 
 
 def test_every_registered_backend_is_tested_here() -> None:
@@ -71,7 +78,8 @@ def driven(request: pytest.FixtureRequest) -> tuple[Backend, Plain]:
 @examples(12)
 @given(seed=st.integers(0, 10**6))
 def test_rows_of_any_lengths_trees_and_paths_stay_apart(driven: tuple[Backend, Plain], seed: int) -> None:
-    check_backend(*driven, seed=seed)
+    backend, plain = driven
+    check_backend(backend, plain, getattr(backend, "compiler", compiler), seed=seed)
 
 
 class Careless(ToyBackend):
