@@ -14,7 +14,6 @@ from hypothesis import settings
 
 from specdec import demo
 from specdec.demo import smollm2 as real
-from specdec.runtime.probes import findings
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
 from tests.support.examples import BY_DAY
@@ -55,7 +54,7 @@ def _cache(_fetched: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session", autouse=True)
 def _installed_once() -> Iterator[None]:
-    """What is installed, and the dates of specdec's files, are read once: a generator reads them, and nothing changes.
+    """What is installed is read once: a generator reads it, and nothing changes.
 
     Likewise what lives as long as the process, such as modules and tests, is not searched for garbage again and again.
     """
@@ -64,7 +63,6 @@ def _installed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.plugins.names.entry_points", cache(entry_points))
         patched.setattr("specdec.machine.facts.version", cache(version))
-        patched.setattr("specdec.runtime.probes.findings._source_files", cache(findings._source_files))
         yield
     gc.unfreeze()
 

@@ -218,7 +218,7 @@ MUTATIONS = (
     Mutation(
         "a signal of the node before",
         "specdec/backends/output.py",
-        (("column = column_of[node + num_prefix]", "column = column_of[max(0, node - 1) + num_prefix]"),),
+        (("column = column_of[node + self.num_prefix]", "column = column_of[max(0, node - 1) + self.num_prefix]"),),
         (SIGNALS,),
     ),
     Mutation(

@@ -133,15 +133,10 @@ class OutputRow:
 
     def _top(self, nodes: Sequence[int], ids: Sequence[Any], values: Sequence[Any]) -> dict[int, Top]:
         """Return ids and values, ``(rows, columns, k)``, at the nodes with finite logits."""
-        own_ids, own_values, column_of, num_prefix = (
-            ids[self.row],
-            values[self.row],
-            self.output.column_of,
-            self.num_prefix,
-        )
+        own_ids, own_values, column_of = ids[self.row], values[self.row], self.output.column_of
         best, found = self.output.top_ids(self.row), dict[int, Top]()
         for node in nodes:
-            column = column_of[node + num_prefix]
+            column = column_of[node + self.num_prefix]
             if best[column] >= 0:  # else it isn't finite
                 found[node] = tuple(own_ids[column]), tuple(own_values[column])
         return found

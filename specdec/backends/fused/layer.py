@@ -112,13 +112,14 @@ class FusedLayer(torch.nn.Module):
             position_embeddings: cosines and sines, (rows, width, rotated part of a head).
         """
         parts, kernels, x = self._parts, self._kernels, hidden_states.flatten(0, 1)
-        normed, own, gated = torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x), parts.num_gated)
+        normed, own = torch.empty_like(x), torch.empty_like(x)
         before, after, before_mlp, after_mlp = parts.norms()
         h = self._normed(x, before, normed)
         h = self._attended(h, hidden_states.shape[:2], attention_mask, position_embeddings, others)
         self._added(h, parts.output(), after, x, own)
         h = self._normed(own, before_mlp, normed)
         gate, up, down = parts.mlp()
+        gated = x.new_empty(len(x), gate.num_outputs)
         kernels.gated_product(h, gate, up, parts.activation, gated)
         self._added(gated, down, after_mlp, own, own)
         return own.view_as(hidden_states)
@@ -158,10 +159,8 @@ class FusedLayer(torch.nn.Module):
         num_queries, num_keys = heads.num_heads * size, heads.num_groups * size
         qkv, query = h.new_empty(len(h), num_queries + 2 * num_keys), h.new_empty(len(h), num_queries)
         kernels.products(h, parts.inputs(), qkv)
-        for norm, begin, end in zip(
-            parts.wide_norms(), (0, num_queries), (num_queries, num_queries + num_keys), strict=False
-        ):
-            kernels.norm(qkv[:, begin:end], norm, qkv[:, begin:end])
+        for norm, part in zip(parts.wide_norms(), torch.split(qkv, [num_queries, num_keys, num_keys], 1), strict=False):
+            kernels.norm(part, norm, part)
         layer = others[self._cache_argument].layers[parts.number]
         place = layer.reserved(*[qkv.new_empty(1, heads.num_groups, 1, size)] * 2)
         to = Slots(place.rows, place.slots, layer.keys, layer.values)

@@ -1,4 +1,4 @@
-"""What the kernels of a fused layer take: norms, matrices, heads, and where keys and values go."""
+"""The arguments of a fused layer's kernels: norms, matrices, heads, and slots for keys and values."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -55,7 +55,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where the keys and values of a pass go.
+    """The slots for the keys and values of a pass.
 
     Attributes:
         rows: of the cache, (rows of the pass, 1).

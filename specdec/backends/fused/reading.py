@@ -42,7 +42,6 @@ class LayerReader:
         self._attention, self._mlp = _child(layer, "self_attn"), _child(layer, "mlp")
         for name, module in (("", layer), ("self_attn", self._attention), ("mlp", self._mlp)):
             _refuse_unknown(module, _KNOWN[name])
-        self._dtype = self.output().weight.dtype
         self._norms: dict[str, NormReader] = {}
         self._size = int(self._attention.head_dim)
         self.activation = _activation_of(self._mlp)
@@ -53,15 +52,15 @@ class LayerReader:
         _, after, _, after_mlp = self.norms()
         if self.residual_factor != 1.0 and (after or after_mlp):
             raise ModelError("its residual factor beside norms of what is added")
-        self.heads(), self.inputs(), self.mlp(), self.wide_norms()
+        self.mlp()
+        self._num_heads = self.output().weight.shape[1] // self._size
+        num_all = sum(matrix.num_outputs for matrix in self.inputs()) // self._size
+        self._num_groups = (num_all - self._num_heads) // 2
+        self.heads()
 
     @property
     def sinks(self) -> torch.Tensor | None:
         return getattr(self._attention, "sinks", None)
-
-    @property
-    def num_gated(self) -> int:
-        return self.mlp()[2].weight.shape[1]
 
     def norms(self) -> tuple[Norm | None, Norm | None, Norm | None, Norm | None]:
         """Return the norms before attention, after it, before the MLP and after it."""
@@ -97,13 +96,8 @@ class LayerReader:
 
     def heads(self) -> Heads:
         """Return the numbers of heads, and norms of single heads."""
-        num_heads = self.output().weight.shape[1] // self._size
-        num_all = sum(matrix.num_outputs for matrix in self.inputs()) // self._size
-        q_norm, k_norm = self._head_norms()
-        is_wide = q_norm is not None and len(q_norm.weight) != self._size
-        return Heads(
-            num_heads, (num_all - num_heads) // 2, self._size, *((None, None) if is_wide else (q_norm, k_norm))
-        )
+        q_norm, k_norm = (None, None) if self.wide_norms() else self._head_norms()
+        return Heads(self._num_heads, self._num_groups, self._size, q_norm, k_norm)
 
     def wide_norms(self) -> tuple[Norm, ...]:
         """Return the norms of all queries and of all keys, if they are normed together."""

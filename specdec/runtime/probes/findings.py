@@ -9,6 +9,7 @@ finding is valid as long as its file is found.
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,6 +70,7 @@ def _path(fingerprint: Fingerprint) -> Path:
     return cache_folder() / _FOLDER / f"{key_of(fingerprint, _source_files())}.json"
 
 
+@cache  # of a process, which runs them as they were when it imported them
 def _source_files() -> tuple[int, int, int]:
     """Return the number, total size and last change of specdec's files, so that an edited probe runs again."""
     folders = os.walk(Path(specdec.__file__).parent)  # in half the time of pathlib, which every start would wait for
