@@ -37,8 +37,8 @@ class Generator:
             ``"lookahead:N=5,W=15,G=15"``.
         backend: a string of that form. "auto" decodes a model object with torch, and a model given by name with an
             installed backend that is faster, such as OpenVINO on a CPU, if it can drive the model; the first result's
-            notes name the backend. "hf", "static" (CUDA graphs, the default on a GPU) and "fused" (with fewer
-            kernels) always decode with torch.
+            notes name the backend. "hf", "static" (CUDA graphs) and "fused" (with fewer kernels; both tried first on a
+            GPU) always decode with torch.
         device, dtype: for a model given by name: a torch device (default: a GPU if torch has one); and bfloat16,
             float16, float32 or float64 (default: the checkpoint's).
         numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the

@@ -116,7 +116,8 @@ class FixedMask(PartialMask):
     """A ``PartialMask`` whose shape doesn't grow with the text, so that a pass with it can be captured as a CUDA graph.
 
     The attention gets the keys and values of all rows in the cache, up to a fixed number of slots, and finds those of a
-    node by the number of its row in the mask.
+    node by the number of its row in the mask. Compilers make such a mask on the host; backends copy it to the device,
+    together with a pass's other numbers.
     """
 
     def numbered_from(self, first: int) -> torch.Tensor:
@@ -131,7 +132,7 @@ class Layout:
     Attributes:
         lengths: of the rows' committed tokens.
         num_nodes: of each row, without padding.
-        input_ids, positions: ``(rows, width)``.
+        input_ids, positions: ``(rows, width)``, on the host.
         masks: by kind of attention, ``(rows, 1, width, slots)``, boolean or additive (0 for visible), or a
             ``PartialMask``; empty if every row is a chain, for which the model's own causal mask serves.
         columns: the nodes whose logits are wanted in any row, ascending.
@@ -139,6 +140,7 @@ class Layout:
         first: the number of the first row.
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
+        num_top: the ``k`` of the top-k logits that will be read at all columns, so that they need no copy of their own.
         trees: a tree per row.
         num_prefix: by row, how many of its first nodes are committed tokens before the root: all, in a prompt's chunk.
             Empty if there are none.
@@ -153,6 +155,7 @@ class Layout:
     attention: str | None = None
     first: int = 0
     hidden: tuple[int, ...] = ()
+    num_top: int = 0
     trees: tuple[DraftTree, ...] = ()
     num_prefix: tuple[int, ...] = ()
 

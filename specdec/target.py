@@ -148,6 +148,7 @@ class Target:
         hidden: Sequence[int] = (),
         wanted_prefixes: Collection[CacheRow] = (),
         chunks: Collection[CacheRow] = (),
+        num_top: int = 0,
     ) -> PlannedPass:
         """Compile one pass over a tree per row.
 
@@ -157,6 +158,7 @@ class Target:
             hidden: layers whose hidden states are wanted.
             wanted_prefixes: rows for which the logits at the prefix's tokens are wanted as well.
             chunks: rows whose tree is a chunk of a prompt, which is committed whole.
+            num_top: the ``k`` of later ``top_logits(node, k)``, which then need no copy of their own.
         """
         self.check_rows()
         numbers = [self._rows.index(row) for row in trees]
@@ -171,17 +173,15 @@ class Target:
             len(tree) if row in chunks else len(prefixes.get(row, ())) for row, tree in zip(rows, grown, strict=True)
         )
         lengths = lengths if any(lengths) else ()
-        layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), num_prefix=lengths)
+        layout = replace(
+            layout, first=first, hidden=tuple(hidden), num_top=num_top, trees=tuple(grown), num_prefix=lengths
+        )
         return PlannedPass(layout, rows, {row: len(prefixes.get(row, ())) for row in trees})
 
-    def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
-        """Run a pass.
-
-        Args:
-            num_top: the ``k`` of later ``top_logits(node, k)``, which then need no copy of their own.
-        """
+    def forward(self, planned: PlannedPass) -> PassOutput:
+        """Run a pass."""
         output = self.backend.forward(planned.layout)
-        output.num_top = num_top
+        output.num_top = planned.layout.num_top
         return PassOutput(planned, output)
 
     def commit(self, planned: PlannedPass, paths: Mapping[CacheRow, Sequence[int]]) -> None:

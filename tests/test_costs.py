@@ -25,8 +25,8 @@ class Timed(Target):
         self.backend.shapes = replace(self.shapes, takes_trees=takes_trees)
         self.seconds, self.now, self.waited, self.passes = seconds, 0.0, 0.0, list[tuple[int, int]]()
 
-    def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
-        self.layout, answers = planned.layout, super().forward(planned, num_top)
+    def forward(self, planned: PlannedPass) -> PassOutput:
+        self.layout, answers = planned.layout, super().forward(planned)
         if not any(planned.num_prefix.values()):
             self.now += self.seconds(planned.layout.width)
             self.passes.append((planned.rows[0].length, planned.layout.width))

@@ -101,12 +101,15 @@ class Backend(ABC):
             copy of the weights, made at load.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
         holds_prefixes: True if the backend supports ``copy_block`` and ``append_blocks``.
+        replaces_layers: True if passes run something else in the place of the model's layers. Whatever fails there, or
+            has other bits, the next backend may do better with the layers.
     """
 
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     version: ClassVar[str] = ""
     runs_layers: ClassVar[bool] = False
     is_preferred: ClassVar[bool] = False
+    replaces_layers: ClassVar[bool] = False
 
     holds_prefixes: bool = False
     shapes: Shapes
@@ -162,6 +165,10 @@ class Backend(ABC):
 
         Backends of one model are closed in the reverse order of loading.
         """
+
+    def why_slow(self) -> str:
+        """Return why the model's next backend is faster, or ""; asked at load if the backend wasn't chosen by name."""
+        return ""
 
     def extension(self, contract: type[E]) -> E | None:
         """Return the engine's own implementation of a contract outside the core, None if it has none (default).

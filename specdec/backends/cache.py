@@ -145,8 +145,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         if moved:
             held = [layer for layer in self.layers if layer.is_initialized]
             slots = torch.tensor([start + node for node in moved], device=held[0].keys.device)
-            for layer in held:
-                layer.gather(row, slots, self.lengths[row] - len(moved))
+            self._gather(held, row, slots, self.lengths[row] - len(moved))
+
+    def _gather(self, held: Sequence[RaggedLayer], row: int, slots: torch.Tensor, to: int) -> None:
+        for layer in held:
+            layer.gather(row, slots, to)
 
     def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
         """Place the passes over some rows' chains, one after another; yields what each pass reads of which rows."""

@@ -46,8 +46,8 @@ class ChainPasses:
         """Return the inputs of a pass over some rows, with masks if they are several."""
         layout, device, width = self._layout, self._shapes.device, max(len(part.tokens) for part in parts)
         masks = causal_masks([part.start for part in parts], width, self._shapes) if len(parts) > 1 else {}
-        if width == layout.width and [*parts] == self.chains:  # the layout's tensors are on the device already
-            return Inputs(layout.input_ids, layout.positions, masks, self._columns)
+        if width == layout.width and [*parts] == self.chains:
+            return Inputs(layout.input_ids.to(device), layout.positions.to(device), masks, self._columns)
         ids = [[*part.tokens, *[_PADDING_ID] * (width - len(part.tokens))] for part in parts]
         positions = [[min(part.start + node, part.stop - 1) for node in range(width)] for part in parts]
         columns = sorted({place for part in parts for place in self._places(part)}) or [width - 1]

@@ -136,7 +136,9 @@ class HFBackend(Backend):
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
-        inputs = Inputs(layout.input_ids, layout.positions, layout.masks, wanted)
+        device = self.shapes.device
+        masks = {kind: mask.to(device) for kind, mask in layout.masks.items()}
+        inputs = Inputs(layout.input_ids.to(device), layout.positions.to(device), masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             logits, *states = self._outputs(inputs, max(layout.lengths), layout.hidden)
         return Output(logits[:, : len(columns)], columns, stacked(states), layout.hidden)

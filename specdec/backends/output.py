@@ -23,6 +23,9 @@ class Output:
         num_passes: passes of the model; several if rows of models with states don't share one.
         num_top: if set, ``top_ids`` also keeps this many top-k logits for a later ``top_logits(num_top)``: found in the
             same search on a CPU, and copied together with the ids from a device.
+
+    Args:
+        choices: the result of ``choices_of``, if the pass has computed it.
     """
 
     def __init__(
@@ -33,12 +36,13 @@ class Output:
         layers: Sequence[int] = (),
         num_reread: Sequence[int] = (),
         num_passes: int = 1,
+        choices: torch.Tensor | None = None,
     ) -> None:
         self.logits = logits
         self.hidden, self.layers = hidden, tuple(layers)
         self.column_of = {node: column for column, node in enumerate(columns)}
         self.num_reread, self.num_passes = num_reread, num_passes
-        self.num_top = 0
+        self.num_top, self._choices = 0, choices
         self._ids: list[list[int]] | None = None
         self._top: dict[int, tuple[list[Any], list[Any]]] = {}
         self._top_logits: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -61,14 +65,11 @@ class Output:
                 self._top_logits[self.num_top] = top
                 return [[best[0] for best in row] for row in top[0]]
             return top_ids(self.logits)
-        largest, ids = topk(self.logits, 1)
-        ids = torch.where(largest.isfinite(), ids, ~ids)
-        if self.num_top:
-            values, tokens = topk(self.logits, self.num_top)
-            copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
-            ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
-            self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
-        found: list[list[int]] = ids[..., 0].long().tolist()
+        copied = (choices_of(self.logits, self.num_top) if self._choices is None else self._choices).cpu()
+        if num_top := copied.shape[-1] // 2:
+            tokens, values = copied[..., 1:].chunk(2, -1)
+            self._top_logits[num_top] = tokens.long().tolist(), values.tolist()
+        found: list[list[int]] = copied[..., 0].long().tolist()
         return found
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:
@@ -96,6 +97,17 @@ class Output:
         """The logits at a node, ``(vocab,)``: on the host if fetched, else on the model's device."""
         fetched = self._fetched.get((row, node))
         return self.logits[row, self.column_of[node]] if fetched is None else fetched
+
+
+def choices_of(logits: torch.Tensor, num_top: int) -> torch.Tensor:
+    """Return what a step reads of logits in one tensor, ``(rows, columns, 1 + 2 num_top)``, float64.
+
+    The id of the largest, or ``~id`` if that isn't finite; the top ids, and their logits.
+    """
+    largest, ids = topk(logits, 1)
+    ids = torch.where(largest.isfinite(), ids, ~ids)
+    values, tokens = topk(logits, num_top) if num_top else (largest[..., :0], ids[..., :0])
+    return torch.cat([part.double() for part in (ids, tokens, values)], -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,120 +6,60 @@ tensors at fixed addresses. On CUDA the model's forward is captured once for eac
 called. The tokens are those of the ``hf`` backend. Masks are dense, and padded here, or of a fixed shape by themselves.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.cache import SPARE_SLOTS, RaggedCache, RaggedLayer
+from specdec.backends.cache import SPARE_SLOTS, RaggedCache
 from specdec.backends.hf import HFBackend
 from specdec.backends.hidden_states import stacked
 from specdec.backends.inputs import Outputs
-from specdec.backends.output import Output
-from specdec.backends.placement import Placement
+from specdec.backends.output import Output, choices_of
+from specdec.backends.static_cache import StaticCache, StaticPlacement
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, FixedMask, Layout
 from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
+from specdec.machine.number_block import NumberBlock
 from specdec.models.gradients import without_gradients
 from specdec.models.notes import lock_of
 from specdec.models.structure import are_hooked, are_same, facts_of
-
-
-class StaticLayer(RaggedLayer):
-    """Keys and values of one layer; a tensor has the slots to write, and a fixed number of slots is read."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        place = self.reserved(key_states, value_states)
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
-            buffer[place.rows, :, place.slots] = states.transpose(1, 2)
-        return self.visible(len(key_states))
-
-    def reserved(self, key_states: torch.Tensor, value_states: torch.Tensor) -> "StaticPlacement":
-        """Make room for a pass's keys and values, (rows, heads, width, size), and return where they go."""
-        place = self.placement
-        assert isinstance(place, StaticPlacement), "a static cache has static placements"
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.reserve(place.num_rows, place.num_slots)
-        return place
-
-    def visible(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values that a pass over ``num_rows`` rows reads."""
-        place = self.placement
-        assert isinstance(place, StaticPlacement), "as above"
-        rows = slice(None) if place.has_row_numbers else slice(place.first, place.first + num_rows)
-        return self.keys[rows, :, : place.visible], self.values[rows, :, : place.visible]
-
-
-@dataclass(slots=True)
-class StaticPlacement(Placement):
-    """The next pass writes to ``slots`` (rows, width) of ``rows`` (rows, 1), and reads ``visible`` slots.
-
-    Attributes:
-        has_row_numbers: attention finds the pass's rows in the whole buffer by their numbers.
-    """
-
-    rows: torch.Tensor = torch.empty(0)  # noqa: RUF009 - replaced before each pass
-    slots: torch.Tensor = torch.empty(0)  # noqa: RUF009 - as above
-    visible: int = 0
-    has_row_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StaticInputs:
     """The inputs of a pass.
 
-    Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible), or as a
-    ``FixedMask`` has them; columns (columns,).
+    Attributes:
+        numbers: "input_ids", "positions" and "slots", (rows, width); "rows", (rows, 1); "columns", (columns,); and each
+            ``FixedMask`` by its kind. On the host until the inputs are owned.
+        dense: the other masks by kind, (rows, 1, width, visible), on the device.
     """
 
-    input_ids: torch.Tensor
-    positions: torch.Tensor
-    rows: torch.Tensor
-    slots: torch.Tensor
-    columns: torch.Tensor
-    masks: dict[str, torch.Tensor]
+    numbers: NumberBlock
+    dense: Mapping[str, torch.Tensor]
+    device: torch.device
 
-    def padded(self, num_rows: int, has_row_numbers: bool) -> "StaticInputs":
-        """Return the inputs with the last row repeated.
-
-        With row numbers the copies read and write the last row itself, whose slots get the same numbers again.
-        Otherwise they write to the rows that follow in the cache, and each node sees itself alone.
-        """
-        if num_rows == len(self.input_ids):
-            return self
-        numbers = torch.arange(num_rows, device=self.rows.device)
-        order = numbers.clamp(max=len(self.input_ids) - 1)
-        masks = {kind: mask[order] for kind, mask in self.masks.items()}
-        for mask in () if has_row_numbers else masks.values():
-            own = mask[len(self.input_ids) :].fill_(torch.finfo(mask.dtype).min)
-            own.scatter_(3, self.slots[-1:, None, :, None].expand(*own.shape[:3], 1), 0.0)
-        return StaticInputs(
-            input_ids=self.input_ids[order],
-            positions=self.positions[order],
-            rows=self.rows[order] if has_row_numbers else self.rows[0] + numbers[:, None],
-            slots=self.slots[order],
-            columns=self.columns,
-            masks=masks,
-        )
+    def mask(self, kind: str) -> torch.Tensor:
+        """Return the mask of a kind of attention layer."""
+        return self.dense[kind] if self.dense else self.numbers[kind]
 
     def owned(self) -> "StaticInputs":
-        """Return these inputs with copies of the masks; all other tensors are made for one pass."""
-        return replace(self, masks={kind: mask.clone() for kind, mask in self.masks.items()})
+        """Return these inputs on the device, with copies of the masks."""
+        return StaticInputs(
+            self.numbers.on(self.device), {kind: mask.clone() for kind, mask in self.dense.items()}, self.device
+        )
 
     def copy_(self, other: "StaticInputs") -> None:
         """Copy another pass's values into these tensors."""
-        for name in ("input_ids", "positions", "rows", "slots", "columns"):
-            getattr(self, name).copy_(getattr(other, name))
-        for kind, mask in self.masks.items():
-            mask.copy_(other.masks[kind])
+        self.numbers.copy_(other.numbers)
+        for kind, mask in self.dense.items():
+            mask.copy_(other.dense[kind])
 
 
 class StaticBackend(HFBackend):
@@ -134,7 +74,7 @@ class StaticBackend(HFBackend):
         self._graphs = Graphs[StaticInputs](self.shapes.device)
         self._state: list[object] = []  # of the model that they run
         self._is_hooked = False
-        return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
+        return StaticCache(num_layers, self._placement)
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler, passes: SupportedPasses | None = None) -> None:
         if compiler.attention is not None and not compiler.has_fixed_shapes:
@@ -203,15 +143,22 @@ class StaticBackend(HFBackend):
     def _pass(self, layout: Layout) -> Output:
         self.expect_hidden(layout.hidden)
         with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
-            inputs = self._prepared(layout)
+            self._prepare(layout)
+            inputs = self._inputs(layout)
             self.is_warm = True
-            run = self._replayed if self._graphs.captures and not self._is_hooked else self._call
-            logits, *states = run(inputs, layout.hidden)
+            run = self._replayed if self._graphs.captures and not self._is_hooked else self._called
+            logits, choices, *states = run(inputs, layout)
         rows, columns = len(layout.lengths), len(layout.columns)
-        return Output(logits[:rows, :columns], layout.columns, stacked([each[:rows] for each in states]), layout.hidden)
+        return Output(
+            logits[:rows, :columns],
+            layout.columns,
+            stacked([each[:rows] for each in states]),
+            layout.hidden,
+            choices=choices[:rows, :columns] if len(choices) else None,
+        )
 
-    def _prepared(self, layout: Layout) -> StaticInputs:
-        """Make room for the next pass, and set where it writes; return its inputs."""
+    def _prepare(self, layout: Layout) -> None:
+        """Make room for the next pass, and set what it reads."""
         place, first = self._placement, layout.first
         place.has_row_numbers = self.compiler.has_fixed_shapes and layout.attention is not None
         place.first, place.visible = first, slot_bucket(max(layout.lengths) + layout.width)
@@ -220,65 +167,83 @@ class StaticBackend(HFBackend):
         place.num_rows = power_of_two(max(place.num_rows, first + len(layout.lengths)))
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
-        inputs = self._inputs(layout)
-        # Requests end one by one: fewer numbers of rows are fewer graphs.
-        num_rows = power_of_two(len(layout.lengths))
-        is_last = first + len(layout.lengths) >= len(self._cache.lengths)  # rows after these aren't open
-        if place.has_row_numbers or (is_last and first + num_rows <= place.num_rows):
-            return inputs.padded(num_rows, place.has_row_numbers)
-        return inputs
 
-    def _replayed(self, inputs: StaticInputs, hidden: tuple[int, ...]) -> Outputs:
-        """The logits and hidden states of a pass: a graph's replay, from the second pass of a shape on."""
+    def _called(self, inputs: StaticInputs, layout: Layout) -> Outputs:
+        """Run a pass without a graph."""
+        return self._call(inputs.owned(), layout.hidden, layout.num_top)
+
+    def _replayed(self, inputs: StaticInputs, layout: Layout) -> Outputs:
+        """Run a pass by a graph's replay, from the second pass of a shape on."""
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
         first = None if place.has_row_numbers else place.first
-        num_masked = next(iter(inputs.masks.values())).shape[3]
-        shape = first, *inputs.input_ids.shape, place.visible, num_masked, len(inputs.columns), hidden
+        shape = first, place.visible, inputs.numbers.parts, layout.hidden, layout.num_top
         buffer = layers[0].keys if layers else None
-        outputs = self._graphs.run(partial(self._call, hidden=hidden), inputs, shape, buffer)
+        run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top)
+        outputs = self._graphs.run(run, inputs, shape, buffer)
         self.is_warm = self._graphs.is_warm
         return tuple(output.clone() for output in outputs)
 
     def _inputs(self, layout: Layout) -> StaticInputs:
-        device, first, columns = self.shapes.device, layout.first, layout.columns
-        starts = torch.tensor(layout.lengths, device=device)[:, None]
+        """Return a pass's inputs, with the last row repeated up to a power of two: fewer numbers of rows, fewer graphs.
+
+        With row numbers the copies read and write the last row itself, whose slots get the same numbers again.
+        Otherwise they write to the rows that follow in the cache, unless those are open, and each node sees itself
+        alone.
+        """
+        first, columns, place, num_rows = layout.first, layout.columns, self._placement, len(layout.lengths)
+        is_last, most = first + num_rows >= len(self._cache.lengths), power_of_two(num_rows)
+        is_padded = place.has_row_numbers or (is_last and first + most <= place.num_rows)
+        order = torch.arange(most if is_padded else num_rows).clamp(max=num_rows - 1)
         multiple = self.shapes.row_multiple  # the head is a matrix product too: its rows are padded like others
         num_columns = min(-(-power_of_two(len(columns)) // multiple) * multiple, layout.width)
-        padded = [*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]
-        return StaticInputs(
-            input_ids=layout.input_ids,
-            positions=layout.positions,
-            rows=torch.arange(first, first + len(starts), device=device)[:, None],
-            slots=starts + torch.arange(layout.width, device=device),
-            columns=torch.tensor(padded, device=device),
-            masks={kind: self._mask(layout, kind) for kind in self.shapes.attention},
-        )
+        slots = torch.tensor(layout.lengths)[:, None] + torch.arange(layout.width)
+        rows = (order if place.has_row_numbers else torch.arange(len(order))) + first
+        numbers = {
+            "input_ids": layout.input_ids[order],
+            "positions": layout.positions[order],
+            "rows": rows[:, None],
+            "slots": slots[order],
+            "columns": torch.tensor([*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]),
+        }
+        dense = dict[str, torch.Tensor]()
+        for kind in self.shapes.attention:
+            if place.has_row_numbers:
+                fixed = layout.masks[kind]
+                assert isinstance(fixed, FixedMask), "the compiler has fixed shapes"
+                numbers[kind] = fixed.numbered_from(first)[order]
+            else:
+                dense[kind] = self._mask(layout, kind, len(order))
+        return StaticInputs(NumberBlock.of(numbers, self.shapes.device.type == "cuda"), dense, self.shapes.device)
 
-    def _mask(self, layout: Layout, kind: str) -> torch.Tensor:
-        """Return the mask of a kind of layer in its static shape."""
+    def _mask(self, layout: Layout, kind: str, num_rows: int) -> torch.Tensor:
+        """Return the dense mask of a kind of layer in its static shape."""
         visible, dtype, device = self._placement.visible, self.shapes.dtype, self.shapes.device
-        if self._placement.has_row_numbers:
-            fixed = layout.masks[kind]
-            assert isinstance(fixed, FixedMask), "the compiler has fixed shapes"
-            return fixed.numbered_from(layout.first)
-        shape = len(layout.lengths), 1, layout.width, visible
-        mask = torch.full(shape, torch.finfo(dtype).min, dtype=dtype, device=device)
+        hidden, given = torch.finfo(dtype).min, len(layout.lengths)
+        mask = torch.full((num_rows, 1, layout.width, visible), hidden, dtype=dtype, device=device)
         if layout.masks:
-            given = layout.masks[kind]
-            mask[..., : given.shape[3]] = given
+            mask[:given, ..., : layout.masks[kind].shape[3]] = layout.masks[kind]
         else:  # one node after all slots, or a chain from the start: slots are positions
-            mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
+            positions = layout.positions.to(device)
+            seen = torch.arange(visible, device=device) <= positions[:, None, :, None]
+            mask[:given].masked_fill_(seen, 0.0)
+        if num_rows > given:
+            nodes = torch.arange(layout.width, device=device)
+            mask[given:, 0, nodes, nodes + layout.lengths[-1]] = 0.0
         return mask
 
-    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> Outputs:
-        self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
-        masks = inputs.masks
+    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = (), num_top: int = 0) -> Outputs:
+        """Return the logits, the choices on a device that has to send them to the host, and hidden states."""
+        numbers, kinds = inputs.numbers, self.shapes.attention
+        self._placement.rows, self._placement.slots = numbers["rows"], numbers["slots"]
+        masks = {kind: inputs.mask(kind) for kind in kinds}
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True, name=self.compiler.attention if self._placement.has_row_numbers else None):
-            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, hidden)
+            logits, *states = self._run(numbers["input_ids"], numbers["positions"], mask, numbers["columns"], hidden)
+        choices = logits.new_empty(0) if logits.is_cpu else choices_of(logits, num_top)
+        return logits, choices, *states
 
 
 def _place_of(tensor: torch.Tensor) -> object:

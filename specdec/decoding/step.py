@@ -53,12 +53,13 @@ def compile_pass(batch: Batch) -> PlannedPass:
         hidden=sorted(layers),
         wanted_prefixes=[turn.row for turn in reading if turn.request.reads_prompt_logits],
         chunks=[turn.row for turn in reading if turn.outcome.is_chunk],
+        num_top=max(turn.request.strategy.num_top for turn in batch.turns),
     )
 
 
 def forward(batch: Batch, planned: PlannedPass) -> PassOutput:
     """Run a pass."""
-    return batch.target.forward(planned, num_top=max(turn.request.strategy.num_top for turn in batch.turns))
+    return batch.target.forward(planned)
 
 
 def discard_spoiled(batch: Batch, output: PassOutput) -> bool:

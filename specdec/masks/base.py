@@ -59,8 +59,8 @@ class MaskCompiler(BaseModel, Compiler):
         return Layout(
             lengths=tuple(lengths),
             num_nodes=tuple(map(len, trees)),
-            input_ids=torch.from_numpy(input_ids).to(shapes.device),
-            positions=torch.from_numpy(positions).to(shapes.device),
+            input_ids=torch.from_numpy(input_ids),
+            positions=torch.from_numpy(positions),
             masks=masks,
             columns=_wanted(trees),
             attention=self.attention if masks else None,

@@ -47,7 +47,7 @@ BUILT_INS = {
         "int8": "specdec.models.weights.int8:Int8Kernel",
         "onednn": "specdec.models.weights.onednn:OneDNNKernel",
     },
-    "backends": {  # for models on GPUs "static" is tried first
+    "backends": {  # tried in this order: the first two for models on GPUs
         "fused": "specdec.backends.fused.backend:FusedBackend",
         "static": "specdec.backends.static:StaticBackend",
         "hf": "specdec.backends.recorded.backend:RecordedBackend",

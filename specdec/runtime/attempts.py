@@ -50,6 +50,8 @@ class Attempt:
         weights: the layout that torch's weights have now.
         is_named: the caller has chosen the compiler, rather than the numerics.
         why_inexact: why exact numerics, which were tried before, are unavailable, or "".
+        passed_over: by name, why backends that were tried before don't drive the model.
+        is_last: no other backend is tried with this compiler.
     """
 
     loaded: LoadedModel
@@ -58,6 +60,14 @@ class Attempt:
     weights: Weights
     is_named: bool
     why_inexact: str
+    passed_over: Mapping[str, str]
+    is_last: bool
+
+    @property
+    def note(self) -> str:
+        """The backend, and why others were passed over; "" if none were."""
+        why = "; ".join(f"not with {name}: {reason}" for name, reason in self.passed_over.items())
+        return f"decoding with backend {self.backend.name}, {why}" if why else ""
 
     def open(self, on_close: Callable[[], object] | None = None) -> Target:
         """Return a target, which holds the examination of the model.
@@ -74,6 +84,9 @@ class Attempt:
         if compiler.bit_exact and not self.is_named and found.inexact:
             backend.close()
             raise _InexactError(found.inexact)
+        if not self.is_last and (why := backend.why_slow()):
+            backend.close()
+            raise ModelError(why)
         is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)
         if is_optional and not backend.shapes.takes_trees:
             backend.close()
@@ -99,7 +112,8 @@ class Attempts:
     def first(self, use: Callable[[Attempt, Target], Parts], on_close: Callable[[], object] | None = None) -> Parts:
         """Return what ``use`` makes of the first attempt that succeeds; if it raises, it closes the target.
 
-        An engine that is preferred to torch may fail in any way, torch only to open its target.
+        An engine that is preferred to torch may fail in any way, and so may kernels in the place of a model's layers;
+        torch only to open its target.
 
         Raises:
             ModelError: if the model can't be decoded, with the reason.
@@ -113,7 +127,8 @@ class Attempts:
                 except RequestError:
                     raise
                 except Exception as error:  # a third party's code; others are tried next
-                    self._fault, self._is_unsuitable = error, target is None and isinstance(error, ModelError)
+                    is_expected = isinstance(error, ModelError) or attempt.backend.cls.replaces_layers
+                    self._fault, self._is_unsuitable = error, target is None and is_expected
                     if not (self._is_unsuitable or attempt.loaded.engine):
                         raise
         raise self._fault
@@ -133,14 +148,16 @@ class Attempts:
         for compiler in [wanted.compiler] if wanted.compiler else self._compilers(loaded, backends[0]):
             failed = dict[str, str]()  # by kernel
             for weights in self._layouts_for(backends[0], loaded.model, failed):
+                passed_over = dict[str, str]()
                 for backend in backends:
                     placed = replace(weights, engine=backend.name, runs_layers=backend.cls.runs_layers)
-                    yield Attempt(loaded, backend, compiler, placed, is_named, why_inexact)
+                    is_last, before = backend is backends[-1], dict(passed_over)
+                    yield Attempt(loaded, backend, compiler, placed, is_named, why_inexact, before, is_last)
                     if not self._is_unsuitable:
                         return
-                    failed[weights.kernel] = str(self._fault)
-                    if isinstance(self._fault, _InexactError):  # so are other backends
-                        break
+                    failed[weights.kernel], passed_over[backend.name] = str(self._fault), why_failed(self._fault)
+                    if isinstance(self._fault, _InexactError) and not backend.cls.replaces_layers:
+                        break  # the next one runs the same layers
             if compiler.bit_exact and not is_named:
                 reasons = [*failed.values()]
                 why_inexact = why_inexact or "; ".join(filter(None, [reasons[0], compiler.hint(reasons[0])]))

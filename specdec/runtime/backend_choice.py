@@ -163,8 +163,8 @@ def backends_for(registry: Registry, given: str, model: object) -> list[ChosenBa
     accepting = [plugin for plugin in registry.of_kind("backends") if plugin.cls.accepts(model)]  # type: ignore[attr-defined]  # as above
     if accepting:
         first, *others = (ChosenBackend(each.name, each.cls, each.cls.Options()) for each in accepting)  # type: ignore[attr-defined]
-        # Of two that run torch's layers, the second takes the models that the first refuses.
-        return [first, *[other for other in others if first.cls.runs_layers and other.cls.runs_layers][:1]]
+        # Of those that run torch's layers, each takes the models that the ones before refuse.
+        return [first, *[other for other in others if first.cls.runs_layers and other.cls.runs_layers]]
     remedy = remedy_for(model) or (
         "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )

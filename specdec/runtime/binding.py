@@ -156,7 +156,8 @@ class Binding:
         target = self.target
         drafts = () if target.shapes.takes_drafts else (f"decoded without drafts: {target.examination.reason}",)
         weights = (f"weights {self.weights}",) if self.weights.kernel or self.weights.is_fallback else ()
-        return engine + drafts + weights + ignored_defaults(self.loaded.model)
+        backend = (self._attempt.note,) if self._attempt.note else ()
+        return engine + backend + drafts + weights + ignored_defaults(self.loaded.model)
 
     def close(self) -> None:
         """Close the parts and release the model; an open stream keeps both until it ends."""

@@ -142,7 +142,7 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __init__(self, run: Callable[[Any], _Outputs], inputs: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self._inputs, self._calls = inputs.owned(), list[tuple[Any, Any, Any, Any]]()
-        self._device = inputs.input_ids.device
+        self._device = inputs.device
         run(self._inputs)  # what is made in a first call is not part of a graph
         with self:
             self._outputs = run(self._inputs)

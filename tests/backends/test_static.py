@@ -39,10 +39,10 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = set[tuple[int, ...]]()
     call = StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        mask = next(iter(inputs.masks.values()))
-        shapes.add((*inputs.input_ids.shape, mask.shape[3], len(inputs.columns)))
-        return call(self, inputs, hidden)
+    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+        mask = next(iter(inputs.dense.values()))
+        shapes.add((*inputs.numbers["input_ids"].shape, mask.shape[3], len(inputs.numbers["columns"])))
+        return call(self, inputs, *others, **named)
 
     generator = Generator(
         families.make(*families.TREES["llama"]), proposer="prompt_lookup", backend="static", numerics="fast"
@@ -191,9 +191,9 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
 
-    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
         depths.add(len(model.model.layers))
-        return call(self, inputs, hidden)
+        return call(self, inputs, *others, **named)
 
     monkeypatch.setattr(StaticBackend, "_call", noting)
     backend = StaticBackend.load(model, DenseCompiler())
@@ -299,9 +299,9 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
 def test_batches_of_other_sizes_share_shapes_and_leave_closed_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, call = set[int](), StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        shapes.add(len(inputs.input_ids))
-        return call(self, inputs, hidden)
+    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+        shapes.add(len(inputs.numbers["input_ids"]))
+        return call(self, inputs, *others, **named)
 
     monkeypatch.setattr(StaticBackend, "_call", noting)
     model = families.make(*families.TREES["gemma3"])

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -177,9 +178,9 @@ def test_walks_through_every_kind_of_pass_find_no_other_bits() -> None:
 def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, call = set[tuple[int, int]](), StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        shapes.add((len(inputs.input_ids), inputs.input_ids.shape[1]))
-        return call(self, inputs, hidden)
+    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+        shapes.add(tuple(inputs.numbers["input_ids"].shape))
+        return call(self, inputs, *others, **named)
 
     monkeypatch.setattr(StaticBackend, "_call", noting)
     model, prompts = families.make(*families.TREES["llama"]), [[1, 2, 3], [4, 5], [6]]

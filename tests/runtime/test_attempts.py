@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specdec import ModelError, RequestError
+from specdec.backends.fused.backend import FusedBackend
 from specdec.models.weights.pack_model import Weights
 from specdec.plugins.registry import load_plugins
 from specdec.runtime import attempts as module
@@ -21,6 +22,12 @@ UNSUITABLE = ModelError("not like that")
 @pytest.fixture(autouse=True)
 def _by_static_or_hf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec.backends.static._place_of_all", lambda _: "cuda")
+
+
+@pytest.fixture
+def by_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that has the kernels of fused layers."""
+    monkeypatch.setattr(FusedBackend, "_serves", lambda _: True)
 
 
 def tried(
@@ -66,6 +73,25 @@ def test_what_one_backend_finds_inexact_no_other_is_asked_about(monkeypatch: pyt
     attempted, error = tried(monkeypatch, refuse(module._InexactError("other bits")), numerics="exact")
     assert [each[1:] for each in attempted] == [("ExactCompiler", kernel, "static") for kernel in LAYOUTS]
     assert str(error) == "numerics='exact' is unavailable here: other bits; use numerics='auto' or 'fast'"
+
+
+@pytest.mark.usefixtures("by_fused")
+@pytest.mark.parametrize("fault", [module._InexactError("other bits"), UNSUITABLE, ZeroDivisionError("by nought")])
+def test_whatever_fails_in_fused_layers_the_models_own_are_tried_next(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    passed_over = list[dict[str, str]]()
+
+    def opened(attempt: Attempt) -> Any:
+        passed_over.append(dict(attempt.passed_over))
+        if attempt.backend.name == "fused":
+            raise fault
+
+    attempted, engine = tried(monkeypatch, opened, numerics="exact")
+    assert [each[3] for each in attempted] == ["fused", "static"]
+    assert engine == ""
+    assert passed_over[0] == {}
+    assert str(fault) in passed_over[1]["fused"]
 
 
 def test_the_reason_against_exact_numerics_is_passed_on_to_fast_ones(monkeypatch: pytest.MonkeyPatch) -> None:

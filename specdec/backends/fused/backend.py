@@ -1,15 +1,17 @@
 """The ``fused`` backend: static passes whose layers are a few kernels each."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.base import NO_OPTIONS, BackendOptions
 from specdec.backends.fused.layer import FusedHead, FusedLayer, FusedNorm, LayerKernels
-from specdec.backends.fused.reading import LayerReader, NormReader
+from specdec.backends.fused.parts import LinearWeights
+from specdec.backends.fused.reading import LayerReader, NormReader, matrix_of
 from specdec.backends.hidden_states import HiddenStates
 from specdec.backends.inputs import Outputs
 from specdec.backends.static import StaticBackend, StaticInputs
@@ -19,8 +21,11 @@ from specdec.layout import Compiler
 from specdec.models.architecture import cache_argument, name_of
 from specdec.models.independent_rows import has_kernels
 from specdec.models.notes import lock_of
+from specdec.tree import ROOT, DraftTree
 
 _LEAST_CAPABILITY = 8, 0  # of GPUs: kernels need bfloat16 and asynchronous copies
+_MANY = 16  # tokens of the larger of two passes that are timed
+_NUM_PASSES, _NUM_UNTIMED = 10, 3  # of each size; of these the first compiles kernels, and the second captures
 
 
 class FusedBackend(StaticBackend):
@@ -36,12 +41,15 @@ class FusedBackend(StaticBackend):
                 "fused layers need masks of a fixed shape, with attention of their own: use backend='static'"
             )
         super().__init__(model, compiler, passes)
+        self._is_fused = True
         self._read()
+
+    replaces_layers: ClassVar[bool] = True
 
     @classmethod
     def accepts(cls, model: object) -> bool:
-        """Return False: it is chosen by name, until it has been timed on a GPU."""
-        return False
+        """Return True for a model that the static backend accepts, on a GPU that has the kernels."""
+        return super().accepts(model) and isinstance(model, PreTrainedModel) and cls._serves(model.device)
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> Self:
@@ -69,8 +77,9 @@ class FusedBackend(StaticBackend):
             self._fused: list[tuple[Any, str, torch.nn.Module]] = [
                 (found.holder, _name_of(found.holder, found.layers), torch.nn.ModuleList(layers)),
                 (found.holder, "norm", FusedNorm(NormReader(found.holder.norm), kernels)),
-                (self.model, _name_of(self.model, head), FusedHead(head, kernels)),
             ]
+            if isinstance(matrix_of(head), LinearWeights):
+                self._fused.append((self.model, _name_of(self.model, head), FusedHead(head, kernels)))
         except (ModelError, AttributeError) as error:
             why = f"the layers of {name_of(self.model)} can't be fused: {error}; use backend='static'"
             raise ModelError(why) from error
@@ -103,11 +112,38 @@ class FusedBackend(StaticBackend):
         if self._state is not state:
             self._read()
 
-    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = ()) -> Outputs:
-        if self._is_hooked or not self._placement.has_row_numbers:  # hooks, or a layout of another compiler
-            return super()._call(inputs, hidden)
+    def why_slow(self) -> str:
+        """Return why the model's own layers are faster than the fused ones, or ""; measured in less than a second."""
+        fused, own = (1e3 * self._seconds_of_passes(is_fused) for is_fused in (True, False))
+        return f"passes over 1 and {_MANY} tokens take {fused:.2f} ms, {own:.2f} ms otherwise" if own < fused else ""
+
+    def _seconds_of_passes(self, is_fused: bool) -> float:
+        """Return the seconds of a pass over one token and of one over many."""
+        self._is_fused, total = is_fused, 0.0
+        self._graphs.forget()
+        self.open(2 * _MANY)
+        try:
+            for num_tokens in (1, _MANY):
+                tree = DraftTree(0)
+                tree.add_chain(ROOT, [0] * (num_tokens - 1))
+                layout, seconds = self.compiler.compile([tree], [0], self.shapes), list[float]()
+                for _ in range(_NUM_PASSES):
+                    began = time.perf_counter()
+                    self.forward(layout).top_ids(0)
+                    seconds.append(time.perf_counter() - began)
+                total += min(seconds[_NUM_UNTIMED:])
+        finally:
+            self.release(0)
+            self._graphs.forget()
+            self._is_fused = True
+        return total
+
+    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = (), num_top: int = 0) -> Outputs:
+        # With hooks, or a layout of another compiler, the layers are the model's.
+        if not self._is_fused or self._is_hooked or not self._placement.has_row_numbers:
+            return super()._call(inputs, hidden, num_top)
         with self.in_model():
-            return super()._call(inputs, hidden)
+            return super()._call(inputs, hidden, num_top)
 
 
 def _name_of(holder: torch.nn.Module, child: torch.nn.Module | None) -> str:

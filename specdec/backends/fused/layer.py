@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface
 
-from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm, Slots
-from specdec.backends.fused.reading import LayerReader, NormReader, matrix_of
+from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Matrix, ModuleProduct, Norm, Slots
+from specdec.backends.fused.reading import LayerReader, NormReader
 from specdec.models.weights.row_independence import PRODUCT, RowFunction
 
 
@@ -62,26 +62,31 @@ class FusedNorm(torch.nn.Module):
 
 
 class FusedHead(torch.nn.Module):
-    """Computes a model's logits, in the place of its head."""
+    """Computes a model's logits, in the place of its head, which is a plain matrix."""
 
-    def __init__(self, head: torch.nn.Module, kernels: LayerKernels) -> None:
+    def __init__(self, head: torch.nn.Linear, kernels: LayerKernels) -> None:
         super().__init__()
         self._head, self._kernels = (head,), kernels  # not as a module of its own
-        matrix_of(head)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_head"][0], name)
 
+    @property
+    def _matrix(self) -> LinearWeights:
+        return LinearWeights(self._head[0].weight, self._head[0].bias)
+
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return _product(self._kernels, matrix_of(self._head[0]), hidden_states)
+        return _product(self._kernels, self._matrix, hidden_states)
 
     def row_functions(self) -> Iterator[tuple[str, RowFunction]]:
         """Yield what ``FusedNorm.row_functions`` yields."""
-        yield from _tested(self._kernels, [matrix_of(self._head[0])])
+        yield from _tested(self._kernels, [self._matrix])
 
 
 class FusedLayer(torch.nn.Module):
     """Computes a layer in nine kernels, in the place of the layer among the model's layers.
+
+    Linear layers that aren't plain matrices multiply by themselves, between the kernels.
 
     Args:
         parts: of the layer, which it reads in each call: weights may be replaced between passes.
@@ -92,9 +97,12 @@ class FusedLayer(torch.nn.Module):
         super().__init__()
         self._parts, self._kernels, self._cache_argument = parts, kernels, cache_argument
         self._attend = AttentionInterface._global_mapping[attention]
+        self.multiplying_modules = torch.nn.ModuleList(parts.multiplying_modules)  # where the probe of rows finds them
 
     def __getattr__(self, name: str) -> Any:
         """Some models ask a layer for its kind of attention."""
+        if name in self.__dict__["_modules"]:
+            return self.__dict__["_modules"][name]
         return getattr(self.__dict__["_parts"].layer, name)
 
     def forward(
@@ -119,14 +127,18 @@ class FusedLayer(torch.nn.Module):
         self._added(h, parts.output(), after, x, own)
         h = self._normed(own, before_mlp, normed)
         gate, up, down = parts.mlp()
-        gated = x.new_empty(len(x), gate.num_outputs)
-        kernels.gated_product(h, gate, up, parts.activation, gated)
+        if isinstance(gate, LinearWeights) and isinstance(up, LinearWeights):
+            gated = x.new_empty(len(x), gate.num_outputs)
+            kernels.gated_product(h, gate, up, parts.activation, gated)
+        else:
+            gated = parts.act(self._multiplied(h, [gate])) * self._multiplied(h, [up])
         self._added(gated, down, after_mlp, own, own)
         return own.view_as(hidden_states)
 
     def row_functions(self) -> Iterator[tuple[str, RowFunction]]:
         """Yield what ``FusedNorm.row_functions`` yields."""
-        yield from _tested(self._kernels, [*self._parts.inputs(), self._parts.output(), *self._parts.mlp()])
+        matrices = [*self._parts.inputs(), self._parts.output(), *self._parts.mlp()]
+        yield from _tested(self._kernels, [each for each in matrices if isinstance(each, LinearWeights)])
 
     def _normed(self, x: torch.Tensor, norm: Norm | None, out: torch.Tensor) -> torch.Tensor:
         if norm is None:
@@ -134,16 +146,27 @@ class FusedLayer(torch.nn.Module):
         self._kernels.norm(x, norm, out)
         return out
 
-    def _added(
-        self, x: torch.Tensor, by: LinearWeights, norm: Norm | None, residual: torch.Tensor, out: torch.Tensor
-    ) -> None:
+    def _multiplied(self, x: torch.Tensor, matrices: Sequence[Matrix]) -> torch.Tensor:
+        """Return the products of rows with matrices, side by side."""
+        if len(matrices) == 1 and isinstance(matrices[0], ModuleProduct):
+            return matrices[0].of(x)
+        plain = [each for each in matrices if isinstance(each, LinearWeights)]
+        if len(plain) < len(matrices):
+            return torch.cat([self._multiplied(x, [each]) for each in matrices], -1)
+        out = x.new_empty(len(x), sum(each.num_outputs for each in plain))
+        self._kernels.products(x, plain, out)
+        return out
+
+    def _added(self, x: torch.Tensor, by: Matrix, norm: Norm | None, residual: torch.Tensor, out: torch.Tensor) -> None:
         """Write the residual plus a product of ``x``, or plus the product's norm, to ``out``."""
-        if norm is None:
-            self._kernels.add_product(x, by, residual, out, self._parts.residual_factor)
-            return
-        product = torch.empty_like(out)
-        self._kernels.products(x, [by], product)
-        self._kernels.norm(product, norm, out, residual)
+        factor = self._parts.residual_factor
+        if norm is not None:
+            self._kernels.norm(self._multiplied(x, [by]), norm, out, residual)
+        elif isinstance(by, LinearWeights):
+            self._kernels.add_product(x, by, residual, out, factor)
+        else:
+            product = by.of(x)
+            torch.add(residual, product if factor == 1.0 else product * factor, out=out)
 
     def _attended(
         self,
@@ -157,8 +180,7 @@ class FusedLayer(torch.nn.Module):
         parts, kernels, heads = self._parts, self._kernels, self._parts.heads()
         (rows, width), size = shape, heads.size
         num_queries, num_keys = heads.num_heads * size, heads.num_groups * size
-        qkv, query = h.new_empty(len(h), num_queries + 2 * num_keys), h.new_empty(len(h), num_queries)
-        kernels.products(h, parts.inputs(), qkv)
+        qkv, query = self._multiplied(h, parts.inputs()), h.new_empty(len(h), num_queries)
         for norm, part in zip(parts.wide_norms(), torch.split(qkv, [num_queries, num_keys, num_keys], 1), strict=False):
             kernels.norm(part, norm, part)
         layer = others[self._cache_argument].layers[parts.number]

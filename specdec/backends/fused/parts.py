@@ -38,8 +38,29 @@ class LinearWeights:
     bias: torch.Tensor | None = None
 
     @property
+    def num_inputs(self) -> int:
+        return self.weight.shape[1]
+
+    @property
     def num_outputs(self) -> int:
         return len(self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleProduct:
+    """A linear layer that multiplies by itself, as those with quantised weights or adapters do."""
+
+    module: torch.nn.Module
+    num_inputs: int
+    num_outputs: int
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the product of rows, (rows, inputs): (rows, outputs)."""
+        product: torch.Tensor = self.module(x[None])[0]
+        return product
+
+
+Matrix = LinearWeights | ModuleProduct
 
 
 @dataclass(frozen=True, slots=True)

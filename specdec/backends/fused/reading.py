@@ -1,12 +1,13 @@
 """Reads the parts of a decoder layer by the names of its attributes; unknown ones are refused."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm
+from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Matrix, ModuleProduct, Norm
 from specdec.errors import ModelError
 
 _KNOWN = {
@@ -30,6 +31,9 @@ class LayerReader:
     Attributes:
         layer: of transformers.
         number: among the model's layers.
+        act: the MLP's activation, as the model computes it.
+        activation: the same, known by what it computes.
+        multiplying_modules: the modules that multiply by themselves.
         residual_factor: of what attention and the MLP add.
         is_rotated: False for layers without positions.
 
@@ -44,7 +48,7 @@ class LayerReader:
             _refuse_unknown(module, _KNOWN[name])
         self._norms: dict[str, NormReader] = {}
         self._size = int(self._attention.head_dim)
-        self.activation = _activation_of(self._mlp)
+        self.act, self.activation = _activation_of(self._mlp)
         self.residual_factor = float(getattr(layer, "residual_multiplier", 1.0))
         self.is_rotated = bool(getattr(self._attention, "use_rope", True))
         self.scaling = float(self._attention.scaling)
@@ -52,8 +56,9 @@ class LayerReader:
         _, after, _, after_mlp = self.norms()
         if self.residual_factor != 1.0 and (after or after_mlp):
             raise ModelError("its residual factor beside norms of what is added")
-        self.mlp()
-        self._num_heads = self.output().weight.shape[1] // self._size
+        matrices = [*self.inputs(), self.output(), *self.mlp()]
+        self.multiplying_modules = [each.module for each in matrices if isinstance(each, ModuleProduct)]
+        self._num_heads = self.output().num_inputs // self._size
         num_all = sum(matrix.num_outputs for matrix in self.inputs()) // self._size
         self._num_groups = (num_all - self._num_heads) // 2
         self.heads()
@@ -73,23 +78,25 @@ class LayerReader:
             self._norm(self.layer, "post_feedforward_layernorm"),
         )
 
-    def inputs(self) -> list[LinearWeights]:
+    def inputs(self) -> list[Matrix]:
         """Return the matrices whose outputs, side by side, are queries, keys and values."""
         if hasattr(self._attention, "qkv_proj"):
             return [matrix_of(self._attention.qkv_proj)]
         return _alike([matrix_of(getattr(self._attention, name)) for name in ("q_proj", "k_proj", "v_proj")])
 
-    def output(self) -> LinearWeights:
+    def output(self) -> Matrix:
         """Return the matrix of attention's output."""
         return matrix_of(self._attention.o_proj)
 
-    def mlp(self) -> tuple[LinearWeights, LinearWeights, LinearWeights]:
+    def mlp(self) -> tuple[Matrix, Matrix, Matrix]:
         """Return the matrices of the gate, of what it multiplies, and of the output."""
         down = matrix_of(self._mlp.down_proj)
         if not hasattr(self._mlp, "gate_up_proj"):
             gate, up = _alike([matrix_of(self._mlp.gate_proj), matrix_of(self._mlp.up_proj)])
             return gate, up, down
         both = matrix_of(self._mlp.gate_up_proj)
+        if isinstance(both, ModuleProduct):
+            raise ModelError(f"its gate_up_proj has two matrices in one {type(both.module).__name__}")
         biases = (None, None) if both.bias is None else both.bias.chunk(2)
         gate, up = (LinearWeights(*parts) for parts in zip(both.weight.chunk(2), biases, strict=True))
         return gate, up, down
@@ -158,32 +165,37 @@ def _refuse_unknown(module: torch.nn.Module, known: set[str]) -> None:
             raise ModelError(f"its {type(module).__name__} has a weight {name}")
 
 
-def matrix_of(linear: torch.nn.Module) -> LinearWeights:
-    """Return a plain linear layer's matrix.
+def matrix_of(linear: torch.nn.Module) -> Matrix:
+    """Return a plain linear layer's matrix, or another one's product.
 
     Raises:
-        ModelError: for others.
+        ModelError: for modules that aren't linear layers.
     """
     weight: Any = getattr(linear, "weight", None)
-    if type(linear) is not torch.nn.Linear or type(weight) not in _PLAIN or weight.stride(1) != 1:
-        raise ModelError(f"a {type(linear).__name__} is not a plain matrix")
-    return LinearWeights(weight, linear.bias)
+    if type(linear) is torch.nn.Linear and type(weight) in _PLAIN and weight.stride(1) == 1:
+        return LinearWeights(weight, linear.bias)
+    sizes = getattr(linear, "in_features", None), getattr(linear, "out_features", None)
+    if not all(isinstance(size, int) for size in sizes):
+        raise ModelError(f"a {type(linear).__name__} is not a linear layer")
+    return ModuleProduct(linear, *sizes)  # type: ignore[arg-type]  # tested above
 
 
-def _alike(matrices: list[LinearWeights]) -> list[LinearWeights]:
-    if len({(each.bias is None, each.weight.stride(0)) for each in matrices}) > 1:
+def _alike(matrices: list[Matrix]) -> list[Matrix]:
+    kinds = {(each.bias is None, each.weight.stride(0)) for each in matrices if isinstance(each, LinearWeights)}
+    if len(kinds) > 1:
         raise ModelError("its matrices of the same inputs differ in kind")
     return matrices
 
 
-def _activation_of(mlp: Any) -> Activation:
-    """Return the activation of an MLP, known by what it computes."""
+def _activation_of(mlp: Any) -> tuple[Any, Activation]:
+    """Return the activation of an MLP, and its kind by what it computes."""
     act = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
-    weight = mlp.down_proj.weight
-    x = torch.linspace(-4, 4, 129, device=weight.device, dtype=weight.dtype)
+    weight = next(chain(mlp.parameters(), mlp.buffers()))
+    dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
+    x = torch.linspace(-4, 4, 129, device=weight.device, dtype=dtype)
     for kind, function in _ACTIVATIONS.items():
         if act is not None and torch.equal(act(x), function(x)):
-            return kind
+            return act, kind
     raise ModelError(f"its activation {type(act).__name__} is none of {', '.join(each.name for each in Activation)}")
 
 

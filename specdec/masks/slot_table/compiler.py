@@ -62,7 +62,7 @@ class SlotTableCompiler(MaskCompiler):
         for kind, window in shapes.attention.items():
             # Padding stands after the committed tokens, and sees itself alone.
             table[:, 0, :, FIRST] = np.where(is_padding, positions, first_seen(window, positions))
-            masks[kind] = torch.tensor(table, device=shapes.device).as_subclass(SlotTable)
+            masks[kind] = torch.from_numpy(table.copy()).as_subclass(SlotTable)
         return masks
 
 

@@ -1,8 +1,11 @@
 """Fused layers: whose layers they can be, that passes are the model's own, and that mistakes in them are found."""
 
+import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from specdec import Generator, ModelError
 from specdec.backends.fused.backend import FusedBackend
 from specdec.backends.fused.layer import LayerKernels
 from specdec.backends.fused.parts import Heads, LinearWeights, Norm, Slots
+from specdec.backends.static import StaticBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.testing import check_backend
@@ -98,11 +102,46 @@ def test_other_layers_are_refused_with_the_reason(name: str, reason: str) -> Non
         OnCpu.load(families.make(*families.TREES[name]), SlotTableCompiler())
 
 
+class Adapted(torch.nn.Module):
+    """A linear layer with an adapter of rank one."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.base = linear
+        self.down, self.up = torch.nn.Linear(self.in_features, 1), torch.nn.Linear(1, self.out_features)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.base.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("name", ["llama", "granite", "olmo2", "phi3-part"])
+def test_linear_layers_of_other_kinds_multiply_by_themselves(name: str) -> None:
+    torch.manual_seed(0)
+    model = model_of(name)
+    for layer in model.model.layers:
+        for parent, child in (("self_attn", "v_proj"), ("self_attn", "qkv_proj"), ("self_attn", "o_proj"),
+                              ("mlp", "up_proj"), ("mlp", "down_proj")):  # fmt: skip
+            if linear := getattr(module := getattr(layer, parent), child, None):
+                setattr(module, child, Adapted(linear).eval())
+    model.lm_head = Adapted(model.lm_head).eval()
+    backend = examined(OnCpu.load(model, SlotTableCompiler()))
+    check_backend(backend, plain_of(model), backend.compiler, 1e-4, seed=1)
+
+
 def test_altered_layers_are_refused() -> None:
     model = model_of("llama")
     model.model.layers[1].mlp.up_proj = torch.nn.Sequential(model.model.layers[1].mlp.up_proj).eval()
-    with pytest.raises(ModelError, match="a Sequential is not a plain matrix"):
+    with pytest.raises(ModelError, match="a Sequential is not a linear layer"):
         OnCpu.load(model, SlotTableCompiler())
+    phi = model_of("phi3-part")
+    phi.model.layers[0].mlp.gate_up_proj = Adapted(phi.model.layers[0].mlp.gate_up_proj).eval()
+    with pytest.raises(ModelError, match="its gate_up_proj has two matrices in one Adapted"):
+        OnCpu.load(phi, SlotTableCompiler())
     with pytest.raises(ModelError, match="need masks of a fixed shape"):
         OnCpu.load(model_of("llama"), DenseCompiler())
 
@@ -193,16 +232,65 @@ def test_the_self_test_finds_mistakes_in_a_kernel(
         loaded(name)
 
 
-def test_texts_with_drafts_are_plain_decodings(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, prompt = model_of("llama"), [1, 2, 3, 1, 2, 3]
-    with pytest.raises(ModelError, match="needs Triton and a GPU"):
-        Generator(model, backend="fused")
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let models on the CPU be driven as those on a GPU are."""
     monkeypatch.setattr(FusedBackend, "_serves", lambda _: True)
     monkeypatch.setattr(FusedBackend, "_kernels", lambda _: fused_kernels)
-    texts = {
-        Generator(model, backend="fused", mask="slot_table", weights="stock", proposer=proposer)
-        .generate(prompt, max_new_tokens=24, temperature=0.8, seed=3)
-        .token_ids
-        for proposer in ("autoregressive", "prompt_lookup", "auto", "lookahead:N=3,W=3,G=3")
-    }
-    assert len(texts) == 1
+    for backend in (FusedBackend, StaticBackend):
+        monkeypatch.setattr(backend, "accepts", lambda model: isinstance(model, torch.nn.Module))
+
+
+def generator_of(model: Any, proposer: str = "autoregressive", backend: str = "auto") -> Generator:
+    return Generator(model, backend=backend, mask="slot_table", weights="stock", proposer=proposer)
+
+
+def text_of(generator: Generator) -> tuple[int, ...]:
+    return generator.generate([1, 2, 3, 1, 2, 3], max_new_tokens=24, temperature=0.8, seed=3).token_ids
+
+
+def test_a_cpu_has_none_of_it() -> None:
+    with pytest.raises(ModelError, match="needs Triton and a GPU"):
+        Generator(model_of("llama"), backend="fused")
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_texts_with_drafts_are_plain_decodings() -> None:
+    model = model_of("llama")
+    proposers = ("autoregressive", "prompt_lookup", "auto", "lookahead:N=3,W=3,G=3")
+    assert len({text_of(generator_of(model, proposer, "fused")) for proposer in proposers}) == 1
+
+
+class Slow(Mistaken):
+    """Kernels with one that takes its time."""
+
+    def __getattr__(self, name: str) -> Any:
+        time.sleep(1e-3 * (name == "place"))
+        return super().__getattr__(name)
+
+
+def broken(*_: Any) -> None:
+    raise RuntimeError("PTX assembly aborted due to errors")
+
+
+@pytest.mark.usefixtures("on_cpu", "no_findings")
+@pytest.mark.parametrize(
+    ("name", "kernels", "note"),
+    [
+        ("llama", fused_kernels, ""),
+        ("llama", Slow(), r"static, not with fused: passes over 1 and 16 tokens take [\d.]+ ms, [\d.]+ ms otherwise"),
+        ("llama", Mistaken(place=broken), "static, not with fused: .*PTX assembly aborted"),
+        ("gpt2", fused_kernels, "static, not with fused: the layers of GPT2LMHeadModel .* can't be fused"),
+    ],
+)
+def test_the_models_own_layers_run_where_fused_ones_fail_or_are_slower(
+    name: str, kernels: Any, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FusedBackend, "_kernels", lambda _: kernels)
+    if kernels is fused_kernels:
+        monkeypatch.setattr(FusedBackend, "_seconds_of_passes", lambda _, is_fused: 1.0 - is_fused)
+    generator = generator_of(families.make(*families.TREES[name]))
+    found = generator.generate([1, 2, 3], max_new_tokens=4)
+    assert [*filter(partial(re.search, note), found.notes)] if note else not found.notes
+    used = generator._binding.target.backend
+    assert type(used) is (StaticBackend if note else FusedBackend)
