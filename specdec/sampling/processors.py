@@ -1,11 +1,14 @@
 """Logits to scores: the logits processors of a request's settings, in transformers' order."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 
 from specdec.constraints.path_state import PathState
+from specdec.sampling.topk import top_lists
 from specdec.settings import Criterion, Processor, Settings
 
 # transformers' processors whose scores depend on the given path alone: not those with state between calls
@@ -18,6 +21,7 @@ _PATH_PURE = (
     "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "ExponentialDecayLengthPenalty",
     "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
 )  # fmt: skip
+_NUM_LIKELY = 32, 512  # tokens that are tried one after the other, before all are sorted
 _PURE_CRITERIA = "EosTokenCriteria", "MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria"
 
 
@@ -38,6 +42,33 @@ class CountPenalty:
         written = input_ids[:, self._prompt_length :]
         counts = torch.zeros_like(scores).scatter_add_(1, written, torch.ones_like(written, dtype=scores.dtype))
         return scores - counts * self._frequency - (counts > 0) * self._presence
+
+
+class TopP:
+    """Removes the least likely tokens: those that follow more likely ones of ``top_p`` in all.
+
+    What transformers' ``TopPLogitsWarper`` computes, up to rounding and to the order of equals. Where few tokens have
+    the mass it takes a tenth of the time, since they alone are sorted.
+    """
+
+    is_path_pure = True
+
+    def __init__(self, top_p: float) -> None:
+        from transformers.generation.logits_process import TopPLogitsWarper
+
+        self._top_p, self._sorting = top_p, TopPLogitsWarper(top_p)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores and the result: ``(1, vocab)``."""
+        probs = scores.softmax(-1)
+        for num_top in _NUM_LIKELY:
+            (tokens,), (found,) = (each[0] for each in top_lists(probs[None], num_top))
+            reached = [*accumulate(found)]
+            if reached[-1] >= self._top_p:
+                kept = torch.tensor(tokens[: 1 + bisect_left(reached, self._top_p)], device=scores.device)
+                return torch.full_like(scores, -torch.inf).index_copy_(-1, kept, scores[:, kept])
+        result: torch.Tensor = self._sorting(input_ids, scores)
+        return result
 
 
 class Warper:
@@ -126,7 +157,7 @@ def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int]
 
 
 def warpers(settings: Settings) -> list[Processor]:
-    """Temperature and truncation, by transformers' processors."""
+    """Temperature and truncation; transformers' processors, but for top-p."""
     from transformers.generation import logits_process as hf
 
     chosen: list[Processor] = []
@@ -135,7 +166,7 @@ def warpers(settings: Settings) -> list[Processor]:
     if settings.top_k is not None:
         chosen.append(hf.TopKLogitsWarper(settings.top_k))
     if settings.top_p is not None:
-        chosen.append(hf.TopPLogitsWarper(settings.top_p))
+        chosen.append(TopP(settings.top_p))
     if settings.min_p is not None:
         chosen.append(hf.MinPLogitsWarper(settings.min_p))
     return chosen

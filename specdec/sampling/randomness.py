@@ -15,6 +15,7 @@ Further samples of one seed have seeds of their own, see ``seed_of_sample``. The
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 VERIFICATION = 0
 ACCEPTANCE = 2**32 + 1
 _SAMPLES = 2**32 + 2
+_MOST_ENTRIES = 64  # of a distribution, that are drawn from by their own noise alone
 _MOST_FORESEEN = 16  # positions: the depth of drafts that use noise
 
 
@@ -64,9 +66,20 @@ class Randomness:
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
         """Uniforms of the verification stream at an absolute position, ``(count,)``, on (0, 1)."""
-        philox = np.random.Philox(key=[self.seed, VERIFICATION], counter=[0, position, 0, 0])
-        bits = philox.random_raw(count) >> np.uint64(12)
-        return (bits.astype(np.float64) + 0.5) * 2.0**-52
+        return _uniform(self._verification(position).random_raw(count))
+
+    def uniforms_at(self, position: int, entries: Sequence[int]) -> np.ndarray:
+        """Some entries of ``uniforms``, in ascending order; a few take less time than all."""
+        philox, num_read, found, block = self._verification(position), 0, list[int](), np.zeros(4, np.uint64)
+        for number, entry in (divmod(each, 4) for each in entries):
+            if number >= num_read:  # else it is in the same block of four as the one before
+                philox.advance(number - num_read)
+                block, num_read = philox.random_raw(4), number + 1
+            found.append(block[entry])
+        return _uniform(np.array(found))
+
+    def _verification(self, position: int) -> np.random.Philox:
+        return np.random.Philox(key=[self.seed, VERIFICATION], counter=[0, position, 0, 0])
 
     def gumbel(self, position: int, count: int) -> torch.Tensor:
         """Standard Gumbel noise at an absolute position, ``(count,)``, float64 on the CPU; read-only.
@@ -75,25 +88,29 @@ class Randomness:
         """
         self._foreseen = {known: both for known, both in self._foreseen.items() if known[0] >= position}
         both = self._foreseen.get((position, count))
-        return self._gumbel(position, count) if both is None else both[0]
+        return _gumbel(self.uniforms(position, count)) if both is None else both[0]
 
     def foresee(self, position: int, count: int) -> torch.Tensor:
         """The same noise for a drafter, as a copy of its own; cached for the verifier."""
         both = self._foreseen.get((position, count))
         if both is None:
-            noise = self._gumbel(position, count)
+            noise = _gumbel(self.uniforms(position, count))
             both = noise, noise.clone()
             if len(self._foreseen) < _MOST_FORESEEN:
                 self._foreseen[position, count] = both
         return both[1]
 
-    def _gumbel(self, position: int, count: int) -> torch.Tensor:
-        return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
-
     def categorical(self, weights: torch.Tensor, position: int) -> int:
         """See ``RandomSource``; uses the noise of ``position``."""
-        noise = self.gumbel(position, weights.numel()).to(weights.device)
-        return int((weights.double().log() + noise).argmax())
+        is_possible = weights > 0.0
+        if not weights.is_cpu or torch.count_nonzero(is_possible) > _MOST_ENTRIES:
+            noise = self.gumbel(position, weights.numel()).to(weights.device)
+            return int((weights.double().log() + noise).argmax())
+        possible = is_possible.nonzero()[:, 0]
+        if len(possible) < 2:
+            return int(possible.sum())
+        noise = _gumbel(self.uniforms_at(position, possible.tolist()))
+        return int(possible[(weights[possible].double().log() + noise).argmax()])
 
     def accept(self, r: float, q: float) -> bool:
         """See ``RandomSource``; uses the next uniform of the stream."""
@@ -102,3 +119,12 @@ class Randomness:
     def stream(self, purpose: str) -> np.random.Generator:
         """A proposer's own stream, keyed by the seed and the proposer's name."""
         return np.random.Generator(np.random.Philox(key=[self.seed, zlib.crc32(purpose.encode()) + 1]))
+
+
+def _uniform(bits: np.ndarray) -> np.ndarray:
+    found: np.ndarray = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return found
+
+
+def _gumbel(uniforms: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(-np.log(-np.log(uniforms)))

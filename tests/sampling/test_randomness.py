@@ -70,6 +70,23 @@ def test_uniforms_are_uniform_and_never_zero_or_one() -> None:
 
 def test_zero_weights_altogether_are_defined() -> None:
     assert Randomness(0).categorical(torch.zeros(4), 3) == 0
+    assert Randomness(0).categorical(torch.tensor([0.0, 0.0, 0.2]), 3) == 2
+
+
+@pytest.mark.parametrize("entries", [[0], [3, 4, 5, 6, 7], [1, 2, 900], [998, 999]])
+def test_some_uniforms_are_those_of_all(entries: list[int]) -> None:
+    randomness = Randomness(2**62 + 5)
+    assert np.array_equal(randomness.uniforms_at(71, entries), randomness.uniforms(71, 1000)[entries])
+
+
+@pytest.mark.parametrize("num_possible", [2, 20, 64, 65, 300])
+def test_a_draw_from_a_few_of_many_tokens_is_the_one_by_all_the_noise(num_possible: int) -> None:
+    draw = torch.Generator().manual_seed(num_possible)
+    for position in range(50):
+        weights = torch.zeros(3000)
+        weights[torch.randperm(3000, generator=draw)[:num_possible]] = torch.rand(num_possible, generator=draw)
+        noise = torch.from_numpy(keyed_gumbel(9, position, 3000))
+        assert Randomness(9).categorical(weights, position) == int((weights.double().log() + noise).argmax())
 
 
 def test_a_proposer_never_shares_the_verifiers_noise() -> None:
