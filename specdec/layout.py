@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch._C import _disabled_torch_function_impl
@@ -125,6 +125,13 @@ class FixedMask(PartialMask):
         raise NotImplementedError
 
 
+class KeyedDraw(NamedTuple):
+    """How a row's tokens are drawn: from softmax(logits / temperature), by the noise of the seed and the position."""
+
+    seed: int
+    temperature: float
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The input of one forward pass over consecutive rows.
@@ -141,6 +148,8 @@ class Layout:
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
         num_top: the ``k`` of the top-k logits that will be read at all columns, so that they need no copy of their own.
+        draws: by row, how a backend may draw the tokens of the columns, so that the host needs no logits; None for rows
+            whose tokens it can't draw, and empty if it can draw none.
         trees: a tree per row.
         num_prefix: by row, how many of its first nodes are committed tokens before the root: all, in a prompt's chunk.
             Empty if there are none.
@@ -156,6 +165,7 @@ class Layout:
     first: int = 0
     hidden: tuple[int, ...] = ()
     num_top: int = 0
+    draws: tuple[KeyedDraw | None, ...] = ()
     trees: tuple[DraftTree, ...] = ()
     num_prefix: tuple[int, ...] = ()
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from specdec.backends.base import Backend, Examination, KVBlock
 from specdec.backends.output import Output, OutputRow
 from specdec.errors import PluginError
-from specdec.layout import Compiler, Layout, Shapes
+from specdec.layout import Compiler, KeyedDraw, Layout, Shapes
 from specdec.numerics import Numerics
 from specdec.tree import ROOT, DraftTree, Role
 
 _NO_PREFIXES: Mapping["CacheRow", Sequence[int]] = {}
+_NO_DRAWS: Mapping["CacheRow", KeyedDraw | None] = {}
 
 
 @dataclass(eq=False, slots=True)
@@ -149,6 +150,7 @@ class Target:
         wanted_prefixes: Collection[CacheRow] = (),
         chunks: Collection[CacheRow] = (),
         num_top: int = 0,
+        draws: Mapping[CacheRow, KeyedDraw | None] = _NO_DRAWS,
     ) -> PlannedPass:
         """Compile one pass over a tree per row.
 
@@ -159,6 +161,7 @@ class Target:
             wanted_prefixes: rows for which the logits at the prefix's tokens are wanted as well.
             chunks: rows whose tree is a chunk of a prompt, which is committed whole.
             num_top: the ``k`` of later ``top_logits(node, k)``, which then need no copy of their own.
+            draws: by row, how its tokens may be drawn.
         """
         self.check_rows()
         numbers = [self._rows.index(row) for row in trees]
@@ -174,7 +177,13 @@ class Target:
         )
         lengths = lengths if any(lengths) else ()
         layout = replace(
-            layout, first=first, hidden=tuple(hidden), num_top=num_top, trees=tuple(grown), num_prefix=lengths
+            layout,
+            first=first,
+            hidden=tuple(hidden),
+            num_top=num_top,
+            draws=tuple(map(draws.get, rows)) if any(draws.values()) else (),
+            trees=tuple(grown),
+            num_prefix=lengths,
         )
         return PlannedPass(layout, rows, {row: len(prefixes.get(row, ())) for row in trees})
 

@@ -143,12 +143,15 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
         moved = [node for to, node in enumerate(path) if to != node]  # all nodes after the first that moves
         if moved:
-            held = [layer for layer in self.layers if layer.is_initialized]
-            slots = torch.tensor([start + node for node in moved], device=held[0].keys.device)
-            self._gather(held, row, slots, self.lengths[row] - len(moved))
+            slots = torch.tensor([start + node for node in moved], device=self._held[0].keys.device)
+            self._gather(row, slots, self.lengths[row] - len(moved))
 
-    def _gather(self, held: Sequence[RaggedLayer], row: int, slots: torch.Tensor, to: int) -> None:
-        for layer in held:
+    @property
+    def _held(self) -> list[RaggedLayer]:
+        return [layer for layer in self.layers if layer.is_initialized]
+
+    def _gather(self, row: int, slots: torch.Tensor, to: int) -> None:
+        for layer in self._held:
             layer.gather(row, slots, to)
 
     def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
@@ -192,7 +195,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         del self.lengths[last], self.capacities[last], self.reached[last]
         if self.lengths:
             return
-        held = [layer.keys.shape[::2] for layer in self.layers if layer.is_initialized]
+        held = [layer.keys.shape[::2] for layer in self._held]
         if not self._keeps_memory or not held:
             self.drop()
         else:  # and nothing that was announced in vain, as a row that memory was too small for
@@ -224,7 +227,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         Args:
             rows_for, slots_for: by the numbers of open rows and of their slots, the numbers to keep.
         """
-        held = [layer for layer in self.layers if layer.is_initialized]
+        held = self._held
         if not self.lengths or not held:
             return False
         num_rows, longest = rows_for(len(self.lengths)), slots_for(max(*self.capacities, *self.reached))
@@ -297,5 +300,4 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     @property
     def row_bytes(self) -> int:
         """Bytes held for each row."""
-        held = [layer for layer in self.layers if layer.is_initialized]
-        return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[0] for layer in held)
+        return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[0] for layer in self._held)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from specdec.layout import KeyedDraw
 from specdec.models.state_rows import rows_at
 from specdec.sampling.topk import Top, host_top_lists, top_ids, top_lists, topk
 
@@ -25,7 +26,7 @@ class Output:
             same search on a CPU, and copied together with the ids from a device.
 
     Args:
-        choices: the result of ``choices_of``, if the pass has computed it.
+        choices: if the pass has computed them.
     """
 
     def __init__(
@@ -36,13 +37,14 @@ class Output:
         layers: Sequence[int] = (),
         num_reread: Sequence[int] = (),
         num_passes: int = 1,
-        choices: torch.Tensor | None = None,
+        choices: "Choices | None" = None,
     ) -> None:
         self.logits = logits
         self.hidden, self.layers = hidden, tuple(layers)
         self.column_of = {node: column for column, node in enumerate(columns)}
         self.num_reread, self.num_passes = num_reread, num_passes
         self.num_top, self._choices = 0, choices
+        self._drawn: list[list[int]] = []
         self._ids: list[list[int]] | None = None
         self._top: dict[int, tuple[list[Any], list[Any]]] = {}
         self._top_logits: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -65,12 +67,26 @@ class Output:
                 self._top_logits[self.num_top] = top
                 return [[best[0] for best in row] for row in top[0]]
             return top_ids(self.logits)
-        copied = (choices_of(self.logits, self.num_top) if self._choices is None else self._choices).cpu()
+        choices = self._choices or Choices(choices_of(self.logits, self.num_top))
+        copied = choices.numbers.cpu()
+        if choices.draws:
+            self._drawn, copied = copied[..., -1].long().tolist(), copied[..., :-1]
         if num_top := copied.shape[-1] // 2:
             tokens, values = copied[..., 1:].chunk(2, -1)
             self._top_logits[num_top] = tokens.long().tolist(), values.tolist()
         found: list[list[int]] = copied[..., 0].long().tolist()
         return found
+
+    def is_drawn(self, row: int) -> bool:
+        """Return True if the pass has drawn the tokens of a row."""
+        return self._choices is not None and bool(self._choices.draws) and self._choices.draws[row] is not None
+
+    def drawn(self, row: int, node: int) -> int | None:
+        """The token that the pass has drawn at a node; None if it has drawn none."""
+        if not self.is_drawn(row):
+            return None
+        self.top_ids(row)  # copied together with them
+        return self._drawn[row][self.column_of[node]]
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:
         """The top-k ids and their probabilities, ``(rows, columns, k)`` each; copied to the host once a pass."""
@@ -99,15 +115,29 @@ class Output:
         return self.logits[row, self.column_of[node]] if fetched is None else fetched
 
 
-def choices_of(logits: torch.Tensor, num_top: int) -> torch.Tensor:
-    """Return what a step reads of logits in one tensor, ``(rows, columns, 1 + 2 num_top)``, float64.
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a pass has chosen of its logits.
 
-    The id of the largest, or ``~id`` if that isn't finite; the top ids, and their logits.
+    Attributes:
+        numbers: the result of ``choices_of``, on the model's device.
+        draws: those of the layout, if tokens were drawn.
+    """
+
+    numbers: torch.Tensor
+    draws: Sequence[KeyedDraw | None] = ()
+
+
+def choices_of(logits: torch.Tensor, num_top: int, drawn: torch.Tensor | None = None) -> torch.Tensor:
+    """Return what a step reads of logits in one tensor, ``(rows, columns, numbers)``, float64.
+
+    The id of the largest, or ``~id`` if that isn't finite; the top ids, and their logits; and the drawn token.
     """
     largest, ids = topk(logits, 1)
     ids = torch.where(largest.isfinite(), ids, ~ids)
     values, tokens = topk(logits, num_top) if num_top else (largest[..., :0], ids[..., :0])
-    return torch.cat([part.double() for part in (ids, tokens, values)], -1)
+    parts = (ids, tokens, values) if drawn is None else (ids, tokens, values, drawn[..., None])
+    return torch.cat([part.double() for part in parts], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +160,15 @@ class OutputRow:
     def is_finite(self, node: int) -> bool:
         """Return True if the node's largest logit is finite."""
         return self.output.top_id(self.row, node + self.num_prefix) >= 0
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if the pass has drawn the row's tokens."""
+        return self.output.is_drawn(self.row)
+
+    def drawn(self, node: int) -> int | None:
+        """The token that the pass has drawn at a node; None if it has drawn none."""
+        return self.output.drawn(self.row, node + self.num_prefix)
 
     def logits(self, node: int) -> torch.Tensor:
         """The raw logits at a node, ``(vocab,)``."""

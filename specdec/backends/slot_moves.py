@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-_MOST_NODES = 64  # of a launch: their numbers are in registers
+_MOST_NODES = 32  # of a launch: their numbers are in registers
 _NUM_FACTS = 6  # of a buffer: address, strides of rows, heads and slots, heads, size
 _INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 

@@ -6,7 +6,7 @@ tensors at fixed addresses. On CUDA the model's forward is captured once for eac
 called. The tokens are those of the ``hf`` backend. Masks are dense, and padded here, or of a fixed shape by themselves.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -19,14 +19,15 @@ from specdec.backends.cache import SPARE_SLOTS, RaggedCache
 from specdec.backends.hf import HFBackend
 from specdec.backends.hidden_states import stacked
 from specdec.backends.inputs import Outputs
-from specdec.backends.output import Output, choices_of
-from specdec.backends.static_cache import StaticCache, StaticPlacement
+from specdec.backends.output import Choices, Output, choices_of
+from specdec.backends.static_cache import StaticPlacement, StaticRaggedCache
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
-from specdec.layout import Compiler, FixedMask, Layout
+from specdec.layout import Compiler, FixedMask, KeyedDraw, Layout
 from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
 from specdec.machine.number_block import NumberBlock
 from specdec.models.gradients import without_gradients
+from specdec.models.independent_rows import has_kernels
 from specdec.models.notes import lock_of
 from specdec.models.structure import are_hooked, are_same, facts_of
 
@@ -73,8 +74,18 @@ class StaticBackend(HFBackend):
         self._placement = StaticPlacement()
         self._graphs = Graphs[StaticInputs](self.shapes.device)
         self._state: list[object] = []  # of the model that they run
+        self._draw = self._drawing(self.shapes.device)
         self._is_hooked = False
-        return StaticCache(num_layers, self._placement)
+        return StaticRaggedCache(num_layers, self._placement)
+
+    @staticmethod
+    def _drawing(device: torch.device) -> Callable[..., torch.Tensor] | None:
+        """Return the function that draws tokens on a device, None if there is none."""
+        if not has_kernels(device):
+            return None
+        from specdec.sampling.keyed_draws import draw  # Triton is there with torch for CUDA alone
+
+        return draw
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler, passes: SupportedPasses | None = None) -> None:
         if compiler.attention is not None and not compiler.has_fixed_shapes:
@@ -154,7 +165,7 @@ class StaticBackend(HFBackend):
             layout.columns,
             stacked([each[:rows] for each in states]),
             layout.hidden,
-            choices=choices[:rows, :columns] if len(choices) else None,
+            choices=Choices(choices[:rows, :columns], layout.draws if self._draw else ()) if len(choices) else None,
         )
 
     def _prepare(self, layout: Layout) -> None:
@@ -208,6 +219,10 @@ class StaticBackend(HFBackend):
             "slots": slots[order],
             "columns": torch.tensor([*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]),
         }
+        if layout.draws and self._draw:
+            draws = [layout.draws[row] or KeyedDraw(0, 1.0) for row in order.tolist()]
+            numbers["seeds"] = torch.tensor([each.seed for each in draws])
+            numbers["temperatures"] = torch.tensor([each.temperature for each in draws], dtype=torch.float64)
         dense = dict[str, torch.Tensor]()
         for kind in self.shapes.attention:
             if place.has_row_numbers:
@@ -242,7 +257,11 @@ class StaticBackend(HFBackend):
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True, name=self.compiler.attention if self._placement.has_row_numbers else None):
             logits, *states = self._run(numbers["input_ids"], numbers["positions"], mask, numbers["columns"], hidden)
-        choices = logits.new_empty(0) if logits.is_cpu else choices_of(logits, num_top)
+        drawn = None
+        if self._draw and "seeds" in numbers:
+            positions = numbers["positions"].index_select(1, numbers["columns"])
+            drawn = self._draw(logits, positions, numbers["seeds"], numbers["temperatures"])
+        choices = logits.new_empty(0) if logits.is_cpu else choices_of(logits, num_top, drawn)
         return logits, choices, *states
 
 

@@ -1,6 +1,5 @@
 """Keys and values for passes of fixed shapes: tensors say which slots to write, and a fixed number is read."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +52,7 @@ class StaticLayer(RaggedLayer):
         return self.keys[rows, :, : place.visible], self.values[rows, :, : place.visible]
 
 
-class StaticCache(RaggedCache):
+class StaticRaggedCache(RaggedCache):
     """Static layers, in which accepted nodes move in one launch where Triton runs."""
 
     def __init__(self, num_layers: int, placement: StaticPlacement) -> None:
@@ -61,13 +60,13 @@ class StaticCache(RaggedCache):
         self._places: list[int] = []
         self._moves: Any = None
 
-    def _gather(self, held: Sequence[RaggedLayer], row: int, slots: torch.Tensor, to: int) -> None:
+    def _gather(self, row: int, slots: torch.Tensor, to: int) -> None:
         if not has_kernels(slots.device):
-            super()._gather(held, row, slots, to)
+            super()._gather(row, slots, to)
             return
         from specdec.backends.slot_moves import SlotMoves  # Triton is there with torch for CUDA alone
 
-        buffers = [buffer for layer in held for buffer in (layer.keys, layer.values)]
+        buffers = [buffer for layer in self._held for buffer in (layer.keys, layer.values)]
         if (places := [each.data_ptr() for each in buffers]) != self._places:
             self._places, self._moves = places, SlotMoves(buffers)
         self._moves.move(row, slots, to)

@@ -13,6 +13,7 @@ from specdec.decoding.stats import Stats
 from specdec.decoding.strategy import Strategy
 from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import Guard, PluginError
+from specdec.layout import KeyedDraw
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
@@ -62,6 +63,7 @@ class RequestState:
         num_taken: new tokens that the caller has received.
         reads_logits: True if the verifier reads full logits on the host: the token isn't a plain argmax then, and no
             processor of the caller's needs the model's device.
+        draw: how a backend may draw the request's tokens itself; None if it can't.
         reads_prompt_logits: True if the settings or the strategy need the logits at a prompt's tokens.
         is_added: True once the request was added to a scheduler.
     """
@@ -86,6 +88,7 @@ class RequestState:
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
     reads_logits: bool = field(init=False)
+    draw: KeyedDraw | None = field(init=False)
     reads_prompt_logits: bool = field(init=False)
     best_two: list[torch.Tensor | None] = field(default_factory=list)
     num_taken: int = 0
@@ -96,6 +99,8 @@ class RequestState:
         self.prompt_length, warper = len(self.tokens), self.warper
         self.reads_prompt_logits = self.strategy.reads_prompt_logits or self.settings.prompt_logprobs is not None
         self.reads_logits = warper.is_on_host and not (warper.is_plain_argmax and self.verifier.is_keyed)
+        is_drawn = warper.is_plain_draw and self.verifier.is_keyed and self.constraint is None
+        self.draw = KeyedDraw(self.randomness.seed, warper.temperature) if is_drawn else None
 
     @property
     def strategy_name(self) -> str:

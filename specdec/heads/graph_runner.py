@@ -5,7 +5,6 @@ fixed addresses. A pass sends its numbers in one copy and its results in another
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +13,11 @@ from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pair
 from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
 from specdec.machine.cuda_graphs import Graphs, Outputs, power_of_two, slot_bucket
+from specdec.machine.number_block import NumberBlock
 
 _LEAST_SLOTS = 1024  # of the memory, which moves rarely then
 _LEAST_PAIRS = 8  # of a draft's first pass: one shape, and so one capture, for the usual numbers
 _SPARE_SLOTS = 64  # for the levels of a draft; larger drafts move to other memory, and go on without graphs
-_INT64 = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +56,6 @@ class PassShape:
             has_noise=noise is not None,
         )
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of integers in each of ``Numbers`` but the last."""
-        return self.rows * self.pairs, self.rows * self.pairs, self.rows, self.rows
-
-
-class Numbers(NamedTuple):
-    """A pass's numbers from the host.
-
-    Attributes:
-        tokens, positions: (rows, pairs).
-        starts, last: (rows,), as of ``Pairs``.
-        visible: (rows, pairs, slots); empty without a tree.
-    """
-
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    starts: torch.Tensor
-    last: torch.Tensor
-    visible: torch.Tensor
-
 
 @dataclass(frozen=True, slots=True)
 class HeadInputs:
@@ -85,13 +63,14 @@ class HeadInputs:
 
     Attributes:
         shape: the pass's.
-        packed: (bytes,) ``Numbers``, one after another.
+        numbers: as of ``Pairs``: "tokens" and "positions", (rows, pairs); "starts" and "last", (rows,); in a tree
+            "visible", (rows, pairs, slots).
         features: as of ``Pairs``, without padding until the inputs are owned.
         noise: without padding until the inputs are owned.
     """
 
     shape: PassShape
-    packed: torch.Tensor
+    numbers: NumberBlock
     features: torch.Tensor
     noise: Noise | None
 
@@ -99,34 +78,28 @@ class HeadInputs:
         shape, features = self.shape, self.features
         made = HeadInputs(
             shape,
-            torch.empty_like(self.packed, device=features.device),
+            self.numbers.on(features.device),
             features.new_zeros((shape.rows, shape.pairs, features.shape[-1])),
             None
             if self.noise is None
             else Noise(*(each.new_zeros((shape.rows, *each.shape[1:])) for each in self.noise)),
         )
-        made.copy_(self)
+        made._copy_features(self)
         return made
 
     def copy_(self, other: "HeadInputs") -> None:
+        self.numbers.copy_(other.numbers)
+        self._copy_features(other)
+
+    def _copy_features(self, other: "HeadInputs") -> None:
         requests, count, _ = other.features.shape
-        self.packed.copy_(other.packed, non_blocking=True)  # CUDA has read ordinary memory when the call returns
         self.features[:requests, :count].copy_(other.features)
         if self.noise is not None and other.noise is not None:
             for into, each in zip(self.noise, other.noise, strict=True):
                 into[:requests].copy_(each)
 
-    def numbers(self) -> Numbers:
-        """Return the packed numbers, as views."""
-        shape = self.shape
-        split = _INT64 * sum(shape.sizes)
-        tokens, positions, starts, last = torch.split(self.packed[:split].view(torch.int64), [*shape.sizes])
-        grid, num_visible = (shape.rows, shape.pairs), shape.slots if shape.is_tree else 0
-        visible = self.packed[split:].view(torch.bool).view(*grid, num_visible)
-        return Numbers(tokens.view(grid), positions.view(grid), starts, last, visible)
 
-
-def packed(pairs: Pairs, shape: PassShape) -> torch.Tensor:
+def numbers_of(pairs: Pairs, shape: PassShape, is_pinned: bool) -> NumberBlock:
     """Return a pass's numbers, padded to its shape, as ``HeadInputs`` has them."""
     requests, count = pairs.tokens.shape
     of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((2, shape.rows), np.int64)
@@ -134,13 +107,13 @@ def packed(pairs: Pairs, shape: PassShape) -> torch.Tensor:
     of_rows[0, :requests] = pairs.starts
     if pairs.last is not None:
         of_rows[1, :requests] = pairs.last
-    parts = [each.view(np.uint8).ravel() for each in (of_pairs, of_rows)]
+    numbers = {"tokens": of_pairs[0], "positions": of_pairs[1], "starts": of_rows[0], "last": of_rows[1]}
     if pairs.visible is not None:
-        visible = np.zeros((shape.rows, shape.pairs, shape.slots), np.uint8)
-        visible[:, :, 0] = 1  # pairs of padding attend to something, so that they stay finite
+        visible = np.zeros((shape.rows, shape.pairs, shape.slots), np.bool_)
+        visible[:, :, 0] = True  # pairs of padding attend to something, so that they stay finite
         visible[:requests, :count] = pairs.visible[:, :, : shape.slots]
-        parts.append(visible.ravel())
-    return torch.from_numpy(np.concatenate(parts))
+        numbers["visible"] = visible
+    return NumberBlock.of({name: torch.from_numpy(each) for name, each in numbers.items()}, is_pinned)
 
 
 class GraphRunner(TorchRunner):
@@ -182,7 +155,8 @@ class GraphRunner(TorchRunner):
             return super().run(pairs, cache, noise)
         shape = PassShape.of(pairs, noise)
         assert int(pairs.starts.max()) + shape.pairs <= cache.keys.shape[2], "padding is written, too"
-        inputs = HeadInputs(shape, packed(pairs, shape), pairs.features, noise)
+        is_pinned = cache.keys.is_cuda
+        inputs = HeadInputs(shape, numbers_of(pairs, shape, is_pinned), pairs.features, noise)
         scores, features = self._graphs.run(self._pass, inputs, shape, self._memory.keys)
         requests, count = pairs.wanted.shape
         features = features[:requests, :count].clone()  # while the device is at work
@@ -194,22 +168,24 @@ class GraphRunner(TorchRunner):
     @torch.inference_mode()
     def _pass(self, inputs: HeadInputs) -> Outputs:
         """Return ids and log-probabilities, (2, rows, m, k), and features, (rows, m, hidden), by the device alone."""
-        head, shape, numbers = self._head, inputs.shape, inputs.numbers()
+        head, shape, numbers = self._head, inputs.shape, inputs.numbers
+        starts = numbers["starts"][:, None]
         pair = torch.arange(shape.pairs, device=inputs.features.device)
         rows = torch.arange(shape.rows, device=pair.device)[:, None]
         features = head.fuse(inputs.features) if shape.fuses else inputs.features
-        entered = head.enter(numbers.tokens, features, numbers.positions)
-        slots = numbers.starts[:, None] + pair
+        entered = head.enter(numbers["tokens"], features, numbers["positions"])
+        slots = starts + pair
         for into, new in zip(self._memory, (entered.key, entered.value), strict=True):
             into[rows, :, slots] = new.transpose(1, 2)
         residual, query, wanted = entered.residual, entered.query, pair[None]
         if shape.wants_last:
-            wanted = numbers.last[:, None]
+            wanted = numbers["last"][:, None]
             residual, query = residual[rows, wanted], query[rows, :, wanted].transpose(1, 2)
-        visible = numbers.visible
-        if not shape.is_tree:
+        if shape.is_tree:
+            visible = numbers["visible"]
+        else:
             read = torch.arange(shape.slots, device=pair.device)
-            visible = read <= (numbers.starts[:, None] + wanted)[..., None]
+            visible = read <= (starts + wanted)[..., None]
         cache = KeyValues(*(each[: shape.rows, :, : shape.slots] for each in self._memory))
         out = head.leave(residual, masked_attention(query, cache, visible))
         log_probs, draft_ids = noisy(head.logits(out), inputs.noise).log_softmax(-1).topk(self.num_tokens)

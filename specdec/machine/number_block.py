@@ -38,6 +38,10 @@ class NumberBlock:
             block[name].copy_(each)
         return block
 
+    def __contains__(self, name: str) -> bool:
+        """Return True if the block has a tensor of this name."""
+        return name in self._places
+
     def __getitem__(self, name: str) -> torch.Tensor:
         """Return a tensor of the block, as a view."""
         dtype, shape = next((dtype, shape) for each, dtype, shape in self.parts if each == name)

@@ -29,6 +29,9 @@ class NodeOutputs(Protocol):
     def is_finite(self, node: int) -> bool:
         """Return True if the largest logit is finite."""
 
+    def drawn(self, node: int) -> int | None:
+        """The token that the pass has drawn; None if it has drawn none."""
+
     def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, Top]:
         """The top-k tokens by raw logits and their probabilities, at those of some nodes whose logits are finite."""
 
@@ -156,6 +159,9 @@ class NodeDistributions:
                 return token
         if self._warper.temperature == 0.0:
             return int(self._warped(node).argmax())
+        if (drawn := self.outputs.drawn(node)) is not None:
+            self._check_logits(node)
+            return drawn
         return self._source.categorical(self._warped(node).softmax(-1), self.position(node))
 
     def _distribution(self, node: int) -> torch.Tensor:

@@ -77,6 +77,7 @@ class Warper:
     Attributes:
         is_pure: all of the caller's own processors are path-pure.
         is_plain_argmax: the emitted token is the argmax of the raw logits.
+        is_plain_draw: the emitted token is drawn from softmax(logits / temperature).
         is_on_host: scores may be computed on the host.
     """
 
@@ -92,6 +93,8 @@ class Warper:
         self._for_drafts = self._constraints if self.is_pure else own
         self.has_processors = bool(self._constraints or self._warpers)
         self.is_plain_argmax = self.temperature == 0.0 and not self.has_processors
+        only_temperature = len(self._warpers) == int(self.temperature != 1.0) and not self._constraints
+        self.is_plain_draw = self.temperature > 0.0 and only_temperature
         self.is_on_host = self._device.type == "cpu"
 
     def constrained(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:

@@ -138,12 +138,12 @@ class FusedBackend(StaticBackend):
             self._is_fused = True
         return total
 
-    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = (), num_top: int = 0) -> Outputs:
+    def _call(self, inputs: StaticInputs, *options: Any, **named: Any) -> Outputs:
         # With hooks, or a layout of another compiler, the layers are the model's.
         if not self._is_fused or self._is_hooked or not self._placement.has_row_numbers:
-            return super()._call(inputs, hidden, num_top)
+            return super()._call(inputs, *options, **named)
         with self.in_model():
-            return super()._call(inputs, hidden, num_top)
+            return super()._call(inputs, *options, **named)
 
 
 def _name_of(holder: torch.nn.Module, child: torch.nn.Module | None) -> str:

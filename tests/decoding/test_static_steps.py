@@ -1,0 +1,96 @@
+"""A step of static passes on a device: the numbers in one copy, the choices in one, and one wait."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+from specdec import Generator
+from specdec.backends.fused.backend import FusedBackend
+from specdec.backends.static import StaticBackend
+from specdec.sampling.randomness import Randomness
+from tests.backends.fused.test_fused_backend import model_of
+from tests.support import fused_kernels
+from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
+
+REPEATING = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3]
+NUM_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return model_of("llama")
+
+
+@pytest.fixture
+def device(model: Any) -> Iterator[PretendDevice]:
+    with pretend_device() as device:
+        yield device
+
+
+def drawn(logits: Any, positions: Any, seeds: Any, temperatures: Any) -> torch.Tensor:
+    """The kernel's draws, made on the host of what the device holds."""
+    held = [each.held if isinstance(each, PretendTensor) else each for each in (logits, positions, seeds, temperatures)]
+    scores, tokens = held[0].double() / held[3][:, None, None], torch.zeros(held[0].shape[:2], dtype=torch.int64)
+    for row, column in torch.cartesian_prod(*map(torch.arange, tokens.shape)).tolist():
+        noise = Randomness(int(held[2][row])).gumbel(int(held[1][row, column]) + 1, scores.shape[2])
+        tokens[row, column] = (scores[row, column] + noise).argmax()
+    return PretendTensor(tokens) if isinstance(logits, PretendTensor) else tokens
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused layers and draws on any device."""
+    monkeypatch.setattr(FusedBackend, "_serves", lambda _: True)
+    monkeypatch.setattr(FusedBackend, "_kernels", lambda _: fused_kernels)
+    monkeypatch.setattr(StaticBackend, "_drawing", staticmethod(lambda _: drawn))
+
+
+def steps(
+    device: PretendDevice, generator: Generator, prompts: list[list[int]], **settings: Any
+) -> tuple[list[tuple[int, int]], list[list[int]]]:
+    """Uploads and waits of each step that reads no prompt and ends no text, and the texts."""
+    counted, texts = list[tuple[int, int]](), dict[int, list[int]]()
+    with generator.open_batch() as batch:
+        for prompt in prompts:
+            batch.add(prompt, max_new_tokens=NUM_TOKENS, eos_token_id=[], **settings)
+        before = device.uploads, device.waits
+        while record := batch.advance():
+            after = device.uploads, device.waits
+            if record.kind == "step" and not any(outcome.finish_reason for outcome in record.outcomes):
+                counted.append((after[0] - before[0], after[1] - before[1]))
+            before = after
+            for outcome in record.outcomes:
+                texts.setdefault(outcome.request, []).extend(outcome.tokens)
+    return counted[1:], [*texts.values()]
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("num_rows", [1, 4])
+@pytest.mark.parametrize("proposer", ["autoregressive", "prompt_lookup", "token_recycling"])
+def test_one_copy_each_way(model: Any, device: PretendDevice, proposer: str, num_rows: int, temperature: float) -> None:
+    there = deepcopy(model).to(NAME)
+    settings: dict[str, Any] = {"temperature": temperature, "seed": 5}
+    with Generator(there, backend="fused", mask="slot_table", weights="stock", proposer=proposer) as generator:
+        prompts = [REPEATING[start:] for start in range(num_rows)]
+        counted, texts = steps(device, generator, prompts, **settings)
+        _, plain = steps(device, generator, prompts[:1], proposer="autoregressive", **settings)
+    assert counted
+    # The slots of accepted nodes that move are a copy for each row.
+    assert all(1 <= uploads <= 1 + num_rows * (proposer != "autoregressive") for uploads, _ in counted), counted
+    assert {waits for _, waits in counted} == {1}
+    assert texts[0] == plain[0]
+
+
+@pytest.mark.usefixtures("fused")
+def test_what_the_pass_draws_is_the_noise_of_the_seed(model: Any) -> None:
+    settings: dict[str, Any] = {"temperature": 0.9, "seed": 7, "max_new_tokens": NUM_TOKENS}
+    for backend in (StaticBackend, FusedBackend):
+        assert backend._drawing(torch.device("cpu")) is drawn
+    with Generator(model, backend="hf", numerics="fast", proposer="autoregressive") as generator:
+        expected = generator.generate(REPEATING, **settings).token_ids
+    with Generator(model, backend="fused", mask="slot_table", weights="stock", proposer="prompt_lookup") as generator:
+        assert generator.generate(REPEATING, **settings).token_ids == expected
