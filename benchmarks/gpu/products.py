@@ -80,7 +80,7 @@ def compared(
 
 def _some(rows: torch.Tensor, count: int) -> torch.Tensor:
     """``count`` rows, not the first ones: a row's place must not matter either."""
-    first = count * 7 % (len(rows) - count) if count < len(rows) else 0
+    first = 1 + count * 7 % (len(rows) - count) if count < len(rows) else 0
     return rows[first : first + count]
 
 
