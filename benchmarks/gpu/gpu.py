@@ -1,12 +1,12 @@
 """Does specdec work on a GPU, and how fast is it there?
 
-    python -m benchmarks gpu --out FOLDER [--model SMOLLM2_FOLDER] [--prompts prompts.jsonl] [--seconds 200]
-    python -m benchmarks gpu --out FOLDER --device cpu --seconds 30 --num-tokens 8
+    python -m benchmarks gpu --out FOLDER [--model SMOLLM2_FOLDER] [--prompts prompts.jsonl] [--seconds 480]
+    python -m benchmarks gpu --out FOLDER --device cpu  # a rehearsal with tiny sizes
 
-Parts, in the order of worth: texts of every strategy against plain decoding in float32; speed of the model and of a
-widened one, whose steps cost as much as a model of 1 to 2 billion parameters; a profile of ten steps; texts in half
-precision; bits of rows. Each part is guarded and written to ``gpu.json`` when it ends, with tracebacks in
-``failures.txt``. A process that died is continued by the same command: parts that were begun are left out.
+Parts, in the order of worth: rates of the card; bits of rows in products; times of passes and of single kernels; speed
+of strategies; their texts against plain decoding; a model of 8 billion random weights. Each part is guarded, and
+printed and written to ``gpu.json`` when it ends, with tracebacks in ``failures.txt``. A process that died is continued
+by the same command: parts that were begun are left out.
 
 The exit code is 3 if the device fails for good, so that another process has to go on.
 """
@@ -15,6 +15,7 @@ import argparse
 import faulthandler
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,106 +23,119 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from benchmarks.gpu.card import card
+from benchmarks.gpu.kernels import kernels_alone
 from benchmarks.gpu.parts import Findings, Report
-from benchmarks.gpu.profiling import profiles
-from benchmarks.gpu.row_bits import row_bits
+from benchmarks.gpu.passes import Measured, passes
+from benchmarks.gpu.products import ROWS, row_bits
+from benchmarks.gpu.shapes import LLAMA_8B, SMOLLM2, TINY, Shape
 from benchmarks.gpu.speed import contest
 from benchmarks.gpu.texts import texts
-from benchmarks.machine import facts, recorded
 from benchmarks.prompts import add_prompt_options, encoded_prompts
-from benchmarks.widening import SHAPES, widen
 from specdec import demo
 from specdec.models.loading import load_pretrained
 
+_POSITIONS = 2**15
 Part = Callable[[Report, Findings], object]
 
 
-class Models:
-    """The measured model in several dtypes, on the device."""
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
 
-    def __init__(self, folder: str | None, device: str) -> None:
-        self._folder, self._device = folder, device
+    Attributes:
+        num_bytes: that are read and copied for the card's rates.
+        shapes: of models whose products and kernels are measured; passes of the first one if there is no ``--model``.
+        rows: of products.
+        kernel_nodes, kernel_contexts: of the kernels alone.
+        most_bytes: of matrices that a kernel reads in turn.
+        texts: their number and length, and the longest prompt.
+        large: the shape of the model with random weights.
+    """
 
-    def load(self, dtype: str) -> tuple[Any, Any]:
-        """The model and its tokenizer."""
-        model, tokenizer = demo.load(dtype) if self._folder is None else load_pretrained(self._folder, dtype=dtype)
-        return model.to(self._device).eval(), tokenizer
+    num_bytes: int
+    shapes: tuple[Shape, ...]
+    rows: tuple[int, ...]
+    kernel_nodes: tuple[int, ...]
+    kernel_contexts: tuple[int, ...]
+    most_bytes: int
+    passes: Measured
+    texts: tuple[int, int, int]
+    large: Shape
+    passes_of_large: Measured
 
-    def widened(self, model: Any) -> Any:
-        """A model that says the same, with four times the width, at the costs of 1 to 2 billion parameters."""
-        config = model.config
-        shape = SHAPES["1b"]
-        if self._folder is not None:
-            shape = {
-                "hidden_size": 4 * config.hidden_size,
-                "num_layers": config.num_hidden_layers,
-                "num_heads": 4 * config.num_attention_heads,
-                "num_key_value_heads": 4 * config.num_key_value_heads,
-                "intermediate_size": 4 * config.intermediate_size,
-            }
-        with torch.device(self._device):
-            return widen(model, **shape)
+    @classmethod
+    def on(cls, device: torch.device) -> "Sizes":
+        """Those of a measurement, or of a rehearsal on a CPU."""
+        if device.type == "cuda":
+            nodes = (1, 8, 32, 64, 128)
+            passes, large = Measured(nodes, (256, 1024, 8192)), Measured((1, 8, 32, 128), (1024,), (8192,), 8.0)
+            return cls(
+                2**33,
+                (SMOLLM2, LLAMA_8B),
+                ROWS,
+                (1, 32, 128),
+                (256, 8192),
+                2**27,
+                passes,
+                (6, 64, 700),
+                LLAMA_8B,
+                large,
+            )
+        few = Measured((1, 4), (16,), (24,), 0.2)
+        return cls(2**20, (TINY,), (1, 2, 7, 16), (1, 4), (16, 40), 2**14, few, (2, 8, 60), TINY, few)
 
 
-class Session:
-    """Makes the parts; a model is loaded when a part needs it, and the last one is retained."""
+class MeasuredModel:
+    """The measured model in bfloat16 with its prompts, loaded when a part needs it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments, self._models = arguments, Models(arguments.model, arguments.device)
-        self._dtype = ""
-        self._model: Any = None
-        self._prompts: list[list[int]] = []
+        self._arguments = arguments
+        self._loaded: tuple[Any, list[list[int]]] | None = None
 
-    def model(self, dtype: str) -> Any:
-        """The measured model."""
-        if dtype != self._dtype:
-            self._model, tokenizer = self._models.load(dtype)
-            self._dtype = dtype
-            self._prompts = [prompt.ids for prompt in encoded_prompts(self._arguments, tokenizer)]
-        return self._model
-
-    def texts(self, dtype: str) -> Part:
-        """Texts of the built-in model."""
-        return texts(dtype, self._arguments.device)
-
-    def speed(self, dtype: str) -> Part:
-        """Speed of the measured model."""
-        model = self.model(dtype)
-        arguments = self._arguments
-        return contest(model, self._prompts, arguments.num_tokens, arguments.head, arguments.ways)
-
-    def speed_widened(self) -> Part:
-        """Speed at the costs of a larger model, on half as many tokens."""
-        wide = self._models.widened(self.model("bfloat16"))
-        return contest(wide, self._prompts, self._arguments.num_tokens // 2)
-
-    def profile(self) -> Part:
-        """Profiles of the measured model."""
-        model = self.model("bfloat16")
-        return profiles(model, self._prompts[0], self._arguments.out)
-
-    def row_bits(self, dtype: str) -> Part:
-        """Bits of the measured model's products."""
-        return row_bits(self.model(dtype))
+    def load(self) -> tuple[Any, list[list[int]]]:
+        """The model on its device, and prompts."""
+        if self._loaded is None:
+            folder = self._arguments.model
+            model, tokenizer = demo.load("bfloat16") if folder is None else load_pretrained(folder, dtype="bfloat16")
+            prompts = [prompt.ids for prompt in encoded_prompts(self._arguments, tokenizer)]
+            self._loaded = model.to(self._arguments.device).eval(), prompts
+        return self._loaded
 
 
 def measure(report: Report, arguments: argparse.Namespace) -> None:
-    """Run the parts."""
-    session, device = Session(arguments), arguments.device
+    """Run the parts: the seconds of each, and what makes it."""
+    device, half, ways, measured = (
+        torch.device(arguments.device),
+        torch.bfloat16,
+        arguments.ways,
+        MeasuredModel(arguments),
+    )
+    sizes = Sizes.on(device)
+    shapes, kernels = sizes.shapes, (sizes.kernel_nodes, sizes.kernel_contexts, half, device, sizes.most_bytes)
+
+    def random(shape: Shape) -> Any:
+        return shape.model(half, device, _POSITIONS)
+
+    def speed() -> Part:
+        return contest(*measured.load(), arguments.num_tokens, arguments.head, ways)
+
+    def of_passes() -> Part:  # times don't depend on the weights
+        return passes(measured.load()[0] if arguments.model else random(shapes[0]), ways, sizes.passes)
+
     parts: dict[str, tuple[float, Callable[[], Part]]] = {
-        "machine": (10, lambda: partial(_machine, device)),
-        "texts float32": (45, partial(session.texts, "float32")),
-        "speed bfloat16": (85, partial(session.speed, "bfloat16")),
-        "profile bfloat16": (14, session.profile),
-        "speed widened bfloat16": (35, session.speed_widened),
-        "bits of rows bfloat16": (8, partial(session.row_bits, "bfloat16")),
-        "texts bfloat16": (25, partial(session.texts, "bfloat16")),
-        "texts float16": (15, partial(session.texts, "float16")),
-        "speed float32": (40, partial(session.speed, "float32")),
-        "bits of rows float32": (8, partial(session.row_bits, "float32")),
+        "card": (20, lambda: partial(card, device, sizes.num_bytes)),
+        "rows bfloat16": (60, lambda: row_bits(shapes, half, device, sizes.rows)),
+        "passes": (80, of_passes),
+        "kernels": (50, lambda: kernels_alone(shapes, *kernels)),
+        "speed": (100, speed),
+        "texts bfloat16": (50, lambda: texts("bfloat16", arguments.device, *sizes.texts)),
+        "passes of 8 billion weights": (90, lambda: passes(random(sizes.large), ways, sizes.passes_of_large)),
+        "rows float16": (20, lambda: row_bits(shapes, torch.float16, device, sizes.rows)),
+        "texts float32": (45, lambda: texts("float32", arguments.device, *sizes.texts)),
     }
     for name in arguments.parts or parts:
-        run(report, name, *parts[name], device)
+        run(report, name, *parts[name], arguments.device)
 
 
 def run(report: Report, name: str, seconds: float, make: Callable[[], Part], device: str) -> None:
@@ -143,23 +157,15 @@ def run(report: Report, name: str, seconds: float, make: Callable[[], Part], dev
         sys.exit(3)
 
 
-def _machine(device: str, report: Report, found: Findings) -> None:
-    found["device"] = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
-    found["cuda"] = torch.version.cuda
-    found["matmul precision"] = torch.get_float32_matmul_precision()
-    report.attempt(found, "facts", facts)
-    report.attempt(found, "commit", recorded)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", help="folder of a Llama model; default: the built-in model")
     parser.add_argument("--head", help="folder of an EAGLE-3 head of the model, whose drafts are timed too")
-    ways = ["hf auto", "static auto", "fused auto"]
+    ways = ["static auto", "fused auto"]
     parser.add_argument("--ways", nargs="+", default=ways, help="backends and numerics whose speed is measured")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=200.0, help="time for all parts")
+    parser.add_argument("--seconds", type=float, default=480.0, help="time for all parts")
     parser.add_argument("--num-tokens", type=int, default=128, help="of each text that is timed")
     parser.add_argument("--parts", nargs="+", metavar="PART", help="names as in gpu.json; default: all")
     add_prompt_options(parser)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Findings = dict[str, Any]
+_MOST_PRINTED = 1500  # characters of a part, so that a process whose files are lost has shown its figures
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Report:
         self.write()  # so that a process that takes over doesn't die of the same part
         self.group(findings, run)
         findings["seconds"] = round(self.clock() - began, 1)
-        print(f"{name}: {findings['seconds']} s", file=sys.stderr, flush=True)
+        print(f"{name}: {json.dumps(findings, default=str)[:_MOST_PRINTED]}", file=sys.stderr, flush=True)
         self.write()
 
     def group(self, findings: Findings, run: Callable[["Report", Findings], object]) -> None:

@@ -1,65 +1,46 @@
-"""Where a step's time goes on a device: operators, launches and waits of ten steps."""
+"""Where the time of ten steps goes on a device: kernels, launches and waits."""
 
 import time
-from collections.abc import Callable
 from contextlib import closing
-from functools import partial
-from pathlib import Path
 from typing import Any
 
+import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # where its own profiler finds it
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.parts import Findings, Report
+from benchmarks.gpu.parts import Findings
 from specdec import Generator
 
-NUM_STEPS, WARM_STEPS = 10, 30
+NUM_STEPS, WARM_STEPS = 10, 20
+MOST_TOKENS = 3000  # a model with random weights repeats itself, so that many drafts of a step are accepted
 _WAITS = ("synchronize", "_local_scalar_dense", "aten::item", "aten::nonzero", "memcpy")
-CASES = (("hf", "auto"), ("hf", "autoregressive"), ("static", "auto"), ("hf", "lookahead:N=5,W=15,G=15"))
 
 
-def profiles(model: Any, prompt: list[int], folder: Path) -> Callable[[Report, Findings], None]:
-    """Return the part that profiles some strategies; the tables of operators are in ``profile.txt``."""
-
-    def run(report: Report, found: Findings) -> None:
-        for backend, strategy in CASES:
-            name = f"{backend} {strategy}"
-            report.attempt(found, name, partial(_profiled, model, prompt, backend, strategy, folder / "profile.txt"))
-
-    return run
-
-
-def _profiled(model: Any, prompt: list[int], backend: str, strategy: str, file: Path) -> Findings:
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if model.device.type == "cuda" else [])]
-    with Generator(model, proposer=strategy, numerics="fast", backend=backend) as generator:
-        generator.generate(prompt, max_new_tokens=64, eos_token_id=[])
-        stream = generator.stream(prompt, max_new_tokens=512, eos_token_id=[])
-        with closing(stream):
-            for _ in range(WARM_STEPS):
-                next(stream)
-            seconds = _taken(stream)
-            with profile(activities=activities) as recorded:
-                _taken(stream)
+def profiled(generator: Generator, strategy: str, prompt: list[int]) -> Findings:
+    """Return what a step does on the device, and its launches and waits on the host; without a GPU only the latter."""
+    settings: dict[str, Any] = {"proposer": strategy, "eos_token_id": []}
+    generator.generate(prompt, max_new_tokens=64, **settings)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with closing(generator.stream(prompt, max_new_tokens=MOST_TOKENS, **settings)) as stream:
+        for _ in range(WARM_STEPS):
+            next(stream)
+        seconds = _taken(stream)
+        with profile(activities=activities) as recorded:
+            _taken(stream)
     table = recorded.key_averages()
-    by_device, by_host = (
-        table.table(sort_by=key, row_limit=15, max_name_column_width=70)
-        for key in ("self_device_time_total", "self_cpu_time_total")
-    )
-    with file.open("a", encoding="utf-8") as tables:
-        tables.write(f"{backend} {strategy}, {NUM_STEPS} steps\n{by_device}\n{by_host}\n\n")
+    kernels = sorted((event for event in table if event.device_type != DeviceType.CPU), key=lambda each: -each.count)
+    us, num = (sum(getattr(each, name) for each in kernels) for name in ("self_device_time_total", "count"))
     return {
-        "host ms/step, not profiled": round(1e3 * seconds / NUM_STEPS, 3),
-        "device ms/step": round(_device_us(table) / 1e3 / NUM_STEPS, 3),
-        "launches/step": sum(event.count for event in table if "launch" in event.key.lower()) / NUM_STEPS,
-        "waits and copies/step": {
+        "host ms, not profiled": round(1e3 * seconds / NUM_STEPS, 3),
+        "device ms": round(us / 1e3 / NUM_STEPS, 3),
+        "kernels and copies": num / NUM_STEPS,
+        "by layer": round(num / NUM_STEPS / (generator.shapes.num_layers or 1), 1),
+        "most of them": {event.key[:60]: event.count / NUM_STEPS for event in kernels[:12]},
+        "launches": sum(event.count for event in table if "launch" in event.key.lower()) / NUM_STEPS,
+        "waits and copies of the host": {
             event.key: event.count / NUM_STEPS for event in table if any(part in event.key.lower() for part in _WAITS)
         },
     }
-
-
-def _device_us(table: Any) -> float:
-    """Microseconds of kernels and copies; operators on the host are left out, which include theirs."""
-    return float(sum(event.self_device_time_total for event in table if event.device_type != DeviceType.CPU))
 
 
 def _taken(stream: Any) -> float:

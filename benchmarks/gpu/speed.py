@@ -1,10 +1,10 @@
-"""Speed on a device: contenders in turn on each prompt, and the time of passes by their number of nodes."""
+"""Speed on a device: contenders in turn on each prompt."""
 
 import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,11 +15,9 @@ from benchmarks.gpu.parts import Findings, Report
 from benchmarks.gpu.texts import generated
 from specdec import Generator
 from specdec.numerics import checked_mode
-from specdec.runtime.probes.costs import measure_costs
 
-STRATEGIES = "autoregressive", "prompt_lookup", "lookahead:N=5,W=15,G=15", "lookahead:N=5,W=7,G=7", "auto"
+STRATEGIES = "autoregressive", "suffix", "lookahead:N=5,W=15,G=15", "auto"
 HEADS = "eagle3", "auto+eagle3"
-NODES = (1, 2, 4, 8, 16, 32, 64, 128)
 WARM_UP = 48  # tokens of each contender before any is timed
 
 
@@ -40,9 +38,9 @@ def contest(
     prompts: Sequence[list[int]],
     num_tokens: int,
     head: str | None = None,
-    ways: Sequence[str] = ("hf auto", "static auto"),
+    ways: Sequence[str] = ("static auto", "fused auto"),
 ) -> Callable[[Report, Findings], None]:
-    """Return the part that times all contenders on each prompt in turn, and passes by their number of nodes.
+    """Return the part that times all contenders on each prompt in turn.
 
     Args:
         model: on the device.
@@ -59,22 +57,23 @@ def contest(
             contenders: dict[str, Contender] = {"transformers": _transformers(model)}
             for way in ways:
                 generators: dict[str, Generator] = {}
-                if not report.attempt(found, f"{way} loads", partial(_loaded, stack, generators, model, way)):
+                if not report.attempt(found, f"{way} loads", partial(loaded, stack, generators, model, way)):
                     continue
                 generator = generators[way]
                 contenders |= {f"{way} {name}": _specdec(generator, spec) for name, spec in strategies.items()}
-                report.attempt(found, f"{way} ms by nodes", partial(step_times, generator))
             _race(report, found, contenders, prompts, num_tokens)
 
     return run
 
 
-def _loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, way: str) -> str:
+def loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, way: str) -> str:
+    """Add a generator that decodes by a way, and return how it drives the model."""
     backend, numerics = way.split()
     began = time.perf_counter()
     generator = Generator(model, proposer="autoregressive", numerics=checked_mode(numerics), backend=backend)
     generators[way] = stack.enter_context(generator)
-    return f"{time.perf_counter() - began:.1f} s; {generator.numerics}; weights {generator.weights}; {generator.shapes}"
+    rows = f"rows in multiples of {generator.shapes.row_multiple}"
+    return f"{time.perf_counter() - began:.1f} s; {generator.mask!r}; {generator.numerics}; {rows}"
 
 
 def _transformers(model: Any) -> Contender:
@@ -87,13 +86,6 @@ def _specdec(generator: Generator, strategy: str) -> Contender:
         return DecodedText(result.token_ids, result.stats.steps, result.stats.seconds)
 
     return decode
-
-
-def step_times(generator: Generator) -> dict[str, float]:
-    """Milliseconds of a pass by its number of nodes, layout included, until its argmax is known."""
-    with closing(generator.open_target()) as target:
-        costs = measure_costs(target, NODES, context=256, repeats=7, seconds=3.0)
-    return {str(size): round(1e3 * seconds, 3) for size, seconds in zip(costs.sizes, costs.seconds, strict=True)}
 
 
 def _race(

@@ -5,13 +5,15 @@ token than for the tokens of a tree. Rounding to half precision hides that in al
 products, cuBLAS has kernels for different numbers of rows; whether bits differ depends on the matrix.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from specdec.models.split_k import without_split_k
 
 _IS_MEAN: Mapping[Callable[..., Any], bool] = {
     torch.sum: False,
@@ -39,20 +41,23 @@ def has_kernels(device: object) -> bool:
     return isinstance(device, torch.device) and device.type == "cuda" and find_spec("triton") is not None
 
 
-def independent_rows(device: torch.device, products: bool = False) -> AbstractContextManager[object]:
-    """Return the context in which sums and means over the last dimension have independent rows.
+@contextmanager
+def independent_rows(device: torch.device, products: bool = False) -> Iterator[None]:
+    """Compute sums and means over the last dimension with independent rows in the block, and don't split products.
 
-    On CPUs torch's own sums do; on GPUs without Triton nothing is changed.
+    On CPUs torch's own sums have independent rows; on GPUs without Triton nothing is changed.
 
     Args:
-        products: linear layers, too. Products with up to 16 rows take about as long as cuBLAS's, those with hundreds
-            several times as long.
+        products: compute linear layers by kernels of specdec's own, too. Products with up to 16 rows take about as long
+            as cuBLAS's, those with hundreds several times as long.
     """
     if not has_kernels(device):
-        return nullcontext()
+        yield
+        return
     from specdec.models import independent_rows_kernels  # Triton is there with torch for CUDA alone
 
-    return IndependentRows(independent_rows_kernels, device.type, products)
+    with without_split_k(), IndependentRows(independent_rows_kernels, device.type, products):
+        yield
 
 
 class IndependentRows(TorchFunctionMode):

@@ -31,8 +31,9 @@ class SplitCompiler(MaskCompiler):
     )
 
     def register(self) -> None:
-        from specdec_flash.kernel import split_attention  # imports transformers, which takes seconds
+        from specdec_flash.kernel import import_flash_attn, split_attention  # imports transformers, which takes seconds
 
+        import_flash_attn()
         register_attention(ATTENTION, split_attention)
 
     def masks(

@@ -11,16 +11,33 @@ keys are read once per group, and never repeated. Kernels for the prefix:
 The tail is computed by the same fused kernel on CPUs, and by plain products elsewhere.
 """
 
+import importlib
 from typing import Any, NamedTuple
 
 import torch
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from transformers.utils import is_flash_attn_2_available
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, in_one_line
 from specdec.masks import AttentionKind
 from specdec.models.leaf_call import leaf_call
 from specdec_flash.parts import ATTENTION, SplitMask
+
+
+def import_flash_attn() -> None:
+    """Import ``flash-attn`` if it is installed; called before a model runs, since the self-test would hide the error.
+
+    Raises:
+        ModelError: if it can't be imported.
+    """
+    if is_flash_attn_2_available():
+        try:
+            importlib.import_module("flash_attn")
+        except (ImportError, OSError) as error:
+            remedy = "pip install flash-attn --no-build-isolation builds it against the installed torch; without it, "
+            raise ModelError(
+                f"flash-attn is installed but broken: {in_one_line(error)}; {remedy}torch's own kernel is used"
+            ) from error
 
 
 class _Part(NamedTuple):

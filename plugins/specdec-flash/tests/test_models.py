@@ -1,5 +1,6 @@
 """Models under split attention: the logits of dense masks, the text of plain decoding, and mistakes that show."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,14 @@ def test_one_mistake_in_its_masks_is_found(family: str) -> None:
 def test_a_backend_with_static_shapes_refuses_it() -> None:
     with pytest.raises(ModelError, match=r"takes dense masks and masks of fixed shape"):
         Generator(families.make(*families.TREES["llama"]), backend="static", mask="split")
+
+
+def test_a_flash_attn_that_cannot_be_imported_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = families.make(*families.TREES["llama"])
+    monkeypatch.setitem(sys.modules, "flash_attn", None)  # importing it raises an error
+    assert Generator(model, mask="split").shapes.takes_trees  # it isn't installed
+    monkeypatch.setattr("specdec_flash.kernel.is_flash_attn_2_available", lambda: True)
+    with pytest.raises(
+        ModelError, match=r"flash-attn is installed but broken: .*; pip install flash-attn --no-build-isolation"
+    ):
+        Generator(model, mask="split")

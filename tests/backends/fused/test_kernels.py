@@ -94,6 +94,11 @@ def placed(
     return [query, keys, values]
 
 
+def of_kernel(name: str, x: torch.Tensor) -> torch.Tensor:
+    """The rows to test a kernel with: few of a norm, which has a program for each."""
+    return x[:6] if name.startswith("norm") else x
+
+
 def check_numbers() -> None:
     """Compare Triton's kernels with torch's, to a unit in the last place."""
     from specdec.backends.fused import kernels
@@ -102,10 +107,12 @@ def check_numbers() -> None:
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
         x = torch.randn(37, INPUTS, generator=torch.Generator().manual_seed(2)).to(dtype)
         for name, call in calls(lambda *shape, draw: torch.randn(shape, generator=draw) / 4, dtype).items():
-            found, expected = call(kernels, x), call(fused_kernels, x)
+            rows = of_kernel(name, x)
+            found, expected = call(kernels, rows), call(fused_kernels, rows)
             torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance, msg=f"{name} {dtype}")
         norms = [Norm(torch.randn(12).to(dtype), 1e-6, offset) for offset in (0.0, 1.0)]
-        for normed, rotated, wide in product((None, *norms), (0, 8, 12), (False, True)):
+        angles = [(0, False), (8, False), (12, False), *([(8, True), (12, True)] if dtype != torch.float32 else [])]
+        for normed, (rotated, wide) in product((None, *norms), angles):
             heads = Heads(4, 2, 12, normed, normed)
             for found, expected in zip(
                 placed(kernels, heads, rotated, dtype, wide), placed(fused_kernels, heads, rotated, dtype, wide),
@@ -127,16 +134,19 @@ def check_rows() -> None:
     for dtype in (torch.float32, torch.float16):
         x = whole_numbers(80, INPUTS, draw=draw, most=2).to(dtype)
         for name, call in calls(lambda *shape, draw: whole_numbers(*shape, draw=draw, most=1), dtype).items():
-            whole = call(kernels, x)
-            for first, count in ((5, 1), (11, 17), (7, 40)):
-                part = call(kernels, x[first : first + count].contiguous())
+            rows = of_kernel(name, x)
+            whole = call(kernels, rows)
+            for first, count in ((5, 1), (1, 4), (11, 17), (7, 40)):
+                if first + count > len(rows):
+                    continue
+                part = call(kernels, rows[first : first + count].contiguous())
                 assert torch.equal(part, whole[first : first + count]), f"{name} {dtype}: rows {first}, {count}"
 
 
 @needs_triton
-@pytest.mark.parametrize("check", ["check_numbers", "check_rows"])
-def test_the_kernels_under_tritons_interpreter(check: str) -> None:
-    run_interpreted(f"from tests.backends.fused.test_kernels import {check}\n{check}()")
+def test_the_kernels_under_tritons_interpreter() -> None:
+    names = "check_numbers, check_rows"
+    run_interpreted(f"from tests.backends.fused.test_kernels import {names}\nfor check in {names}: check()")
 
 
 PRODUCT: dict[str, Any] = dict.fromkeys(("x", "w0", "w1", "w2", "b0", "b1", "b2", "residual", "out"), "*bf16")
