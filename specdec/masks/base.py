@@ -36,8 +36,8 @@ class MaskCompiler(BaseModel, Compiler):
     def choices(cls, device: torch.device) -> Mapping[int, Self]:
         """Return the configurations that numerics may choose for models on a device, by preference.
 
-        The highest preference is tried first; the built-in compilers have 0. Those below 0 are for ``numerics="exact"``
-        alone. By default there are none, and the compiler is used by its name.
+        The highest preference is tried first; the built-in compilers have 0 or 1. Those below 0 are for
+        ``numerics="exact"`` alone. By default there are none, and the compiler is used by its name.
         """
         return {}
 

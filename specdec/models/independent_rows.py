@@ -6,7 +6,7 @@ products, cuBLAS has kernels for different numbers of rows; whether bits differ 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -42,12 +42,13 @@ def has_kernels(device: object) -> bool:
 
 
 @contextmanager
-def independent_rows(device: torch.device, products: bool = False) -> Iterator[None]:
-    """Compute sums and means over the last dimension with independent rows in the block, and don't split products.
+def independent_rows(device: torch.device, products: bool = False, splits_sums: bool = True) -> Iterator[None]:
+    """Compute sums and means over the last dimension with independent rows in the block.
 
     On CPUs torch's own sums have independent rows; on GPUs without Triton nothing is changed.
 
     Args:
+        splits_sums: False bars cuBLAS from splitting the sums of products.
         products: compute linear layers by kernels of specdec's own, too. Products with up to 16 rows take about as long
             as cuBLAS's, those with hundreds several times as long.
     """
@@ -56,7 +57,8 @@ def independent_rows(device: torch.device, products: bool = False) -> Iterator[N
         return
     from specdec.models import independent_rows_kernels  # Triton is there with torch for CUDA alone
 
-    with without_split_k(), IndependentRows(independent_rows_kernels, device.type, products):
+    barred = nullcontext() if splits_sums else without_split_k()
+    with barred, IndependentRows(independent_rows_kernels, device.type, products):
         yield
 
 

@@ -10,9 +10,14 @@ _NAMES = "allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision
 _CHANGING = threading.RLock()  # the settings are the process's
 
 
+def is_barrable() -> bool:
+    """Return True if torch can bar the split: from 2.10 on."""
+    return hasattr(torch.backends.cuda.matmul, f"{_NAMES[0]}_split_k")
+
+
 @contextmanager
 def without_split_k() -> Iterator[None]:
-    """Temporarily bar cuBLAS from splitting the sums of half-precision products, if torch is 2.10 or later.
+    """Temporarily bar cuBLAS from splitting the sums of half-precision products; where ``is_barrable``.
 
     cuBLAS splits a sum among several programs where few rows would leave multiprocessors idle, so a row's bits depend
     on the number of rows. On Hopper the split is the only cause (MMA-Sim, arXiv 2511.10909); the probe of products
@@ -23,9 +28,6 @@ def without_split_k() -> Iterator[None]:
     change, and torch raises an error for those that cuBLASLt can't compute.
     """
     cuda, matmul = torch.backends.cuda, torch.backends.cuda.matmul
-    if not hasattr(matmul, f"{_NAMES[0]}_split_k"):
-        yield
-        return
     with _CHANGING:
         library = cuda.preferred_blas_library()
         # A setter takes both values, but its getter returns the first one alone.

@@ -21,6 +21,10 @@ Parts = TypeVar("Parts")
 Layouts = Callable[[Any, Mapping[str, str]], Iterable[Weights]]
 
 
+class _SlowError(ModelError):
+    """Raised if the model's next backend is faster."""
+
+
 class _InexactError(ModelError):
     """Raised if passes have other bits than plain steps, and exact numerics are wanted."""
 
@@ -86,7 +90,7 @@ class Attempt:
             raise _InexactError(found.inexact)
         if not self.is_last and (why := backend.why_slow()):
             backend.close()
-            raise ModelError(why)
+            raise _SlowError(why)
         is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)
         if is_optional and not backend.shapes.takes_trees:
             backend.close()
@@ -145,17 +149,25 @@ class Attempts:
         wanted, why_inexact = self._wanted, ""
         backends = backends_for(self._registry, wanted.backend, loaded.model)
         is_named = wanted.compiler is not None
+        slow: Attempt | None = None  # and the first that was: exact, where no faster one is
         for compiler in [wanted.compiler] if wanted.compiler else self._compilers(loaded, backends[0]):
+            if slow and not compiler.bit_exact:
+                yield replace(slow, is_last=True)
+                if not self._is_unsuitable:
+                    return
             failed = dict[str, str]()  # by kernel
             for weights in self._layouts_for(backends[0], loaded.model, failed):
                 passed_over = dict[str, str]()
                 for backend in backends:
                     placed = replace(weights, engine=backend.name, runs_layers=backend.cls.runs_layers)
                     is_last, before = backend is backends[-1], dict(passed_over)
-                    yield Attempt(loaded, backend, compiler, placed, is_named, why_inexact, before, is_last)
+                    attempt = Attempt(loaded, backend, compiler, placed, is_named, why_inexact, before, is_last)
+                    yield attempt
                     if not self._is_unsuitable:
                         return
                     failed[weights.kernel], passed_over[backend.name] = str(self._fault), why_failed(self._fault)
+                    if isinstance(self._fault, _SlowError):
+                        slow = slow or attempt
                     if isinstance(self._fault, _InexactError) and not backend.cls.replaces_layers:
                         break  # the next one runs the same layers
             if compiler.bit_exact and not is_named:
@@ -163,6 +175,8 @@ class Attempts:
                 why_inexact = why_inexact or "; ".join(filter(None, [reasons[0], compiler.hint(reasons[0])]))
                 why = f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'"
                 self._fault = ModelError(why)
+        if slow:
+            yield replace(slow, is_last=True)
 
     def _compilers(self, loaded: LoadedModel, backend: ChosenBackend) -> Iterator[MaskCompiler]:
         """Yield the compilers that the numerics may choose, those that are bit-exact first."""

@@ -91,18 +91,13 @@ def test_exact_numerics_on_gpus_are_in_the_block(library: Library, monkeypatch: 
     monkeypatch.setitem(vars(models), "independent_rows_kernels", Noted())  # which needs Triton
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     before = library.settings()
-    with independent_rows(torch.device("cuda")):
+    with independent_rows(torch.device("cuda"), splits_sums=False):
         assert library.settings() == before  # without Triton numerics aren't exact
     monkeypatch.setattr(module, "find_spec", lambda name: name)
-    with independent_rows(torch.device("cpu")):
+    with independent_rows(torch.device("cpu"), splits_sums=False):
         assert library.settings() == before
     with independent_rows(torch.device("cuda")):
+        assert library.settings() == before
+    with independent_rows(torch.device("cuda"), splits_sums=False):
         assert library.settings() == UNDIVIDED
     assert library.settings() == before
-
-
-def test_an_older_torch_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda, "matmul", object())
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", None)
-    with without_split_k():
-        pass

@@ -94,6 +94,24 @@ def test_whatever_fails_in_fused_layers_the_models_own_are_tried_next(
     assert str(fault) in passed_over[1]["fused"]
 
 
+@pytest.mark.usefixtures("by_fused")
+@pytest.mark.parametrize(("numerics", "is_exact"), [("exact", True), ("auto", True), ("auto", False)])
+def test_a_slow_exact_way_is_taken_where_no_faster_one_is_exact(
+    monkeypatch: pytest.MonkeyPatch, numerics: str, is_exact: bool
+) -> None:
+    def opened(attempt: Attempt) -> Any:
+        if attempt.backend.name == "fused" and not attempt.is_last:
+            raise module._SlowError("it takes longer") if is_exact else UNSUITABLE
+        if attempt.backend.name == "static":
+            raise module._InexactError("other bits")
+
+    attempted, engine = tried(monkeypatch, opened, numerics=numerics)
+    tail = ("ExactCompiler", "fast", "fused") if is_exact else ("DenseCompiler", "fast", "hf")
+    assert attempted[-1][1:] == tail
+    assert ("DenseCompiler" in [each[1] for each in attempted]) == (not is_exact)
+    assert engine == ""
+
+
 def test_the_reason_against_exact_numerics_is_passed_on_to_fast_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(attempt: Attempt) -> Any:
         if attempt.compiler.bit_exact and not attempt.is_named:
