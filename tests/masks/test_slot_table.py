@@ -21,7 +21,6 @@ from specdec.testing import check_backend
 from tests.laws.test_backend_laws import plain_of
 from tests.support import families
 from tests.support.examined import examined
-from tests.support.triton_interpreter import needs_triton, run_interpreted
 
 WINDOWS: dict[str, Window | None] = {
     "full_attention": None,
@@ -74,14 +73,6 @@ def check_numbers(attend: Attend) -> None:
 
 def test_the_sum_is_over_what_a_node_sees() -> None:
     check_numbers(attend_by_torch)
-
-
-@needs_triton
-def test_the_gpu_kernels_compute_the_same_under_tritons_interpreter() -> None:
-    run_interpreted(
-        "from specdec.masks.slot_table.gpu_kernel import attend\n"
-        "from tests.masks.test_slot_table import check_numbers\ncheck_numbers(attend)"
-    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

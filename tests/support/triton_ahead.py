@@ -17,12 +17,15 @@ class Compiled:
         stack: bytes a thread spills to memory.
         shared: bytes of a program.
         instruction: of its products: "wgmma", "mma.sync" or "".
+        loads_wide: whether memory is read 16 bytes at a time.
+        ptx: the kernel's code.
     """
 
     stack: int
     shared: int
     instruction: str
     loads_wide: bool
+    ptx: str
 
 
 def compiled(
@@ -57,4 +60,4 @@ def compiled(
     assert stack is not None, printed
     ptx = made.asm["ptx"]
     instruction = next((each for each in ("wgmma.mma", "mma.sync") if each in ptx), "")
-    return Compiled(int(stack[1]), made.metadata.shared, instruction.removesuffix(".mma"), "v4.b32" in ptx)
+    return Compiled(int(stack[1]), made.metadata.shared, instruction.removesuffix(".mma"), "v4.b32" in ptx, ptx)

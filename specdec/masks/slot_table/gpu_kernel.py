@@ -1,4 +1,15 @@
-"""The kernels of ``kernel.py`` for GPUs, in Triton."""
+"""The kernels of ``kernel.py`` for GPUs, in Triton: flash attention (Dao et al. 2022) by slot tables.
+
+A program attends for a tile: neighbouring nodes of one row, with the heads of one group. Up to the chunk in which a
+node's list begins, its slots are its positions: a tile reads those keys and values once, and masks what a node doesn't
+see. The chunks from there on are read for each node alone.
+
+A node's bits are those that it has alone: its keys are added in the order of positions, in blocks and chunks with the
+same borders for all nodes, and what it doesn't see changes no bit. Sums are accumulators of products, whose bits don't
+depend on tiles in half precision: tensor cores add a fixed number of products at a time (MMA-Sim, arXiv 2511.10909).
+In float32, and on Blackwell, whose large tiles have another instruction, all tiles have one size. The compiler may not
+fuse multiplications and additions, as it might do so in one kernel and not in another.
+"""
 
 import torch
 import triton
@@ -7,98 +18,165 @@ import triton.language as tl
 from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.kernel import CHUNK, FIRST, NUM_HEADER, PREFIX, ROW, STOP
 
-_MOST_NUMBERS = 2**24  # of a launch's chunks, in float32; wider passes take several launches
-_LEAST_DOT = 16  # rows and columns of a product
+_MOST_NUMBERS = 2**24  # written for all chunks, 64 MB; passes with more merge chunks in registers
 
 _ROW, _FIRST, _PREFIX, _STOP, _HEADER = map(tl.constexpr, (ROW, FIRST, PREFIX, STOP, NUM_HEADER))
+_FAR = tl.constexpr(2**30)  # a position after all others
+_LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["begin", "width", "num_chunks", "q_row", "t_row", "t_node"])
-def _chunks(
-    query, key, value, table, acc_out, norm_out, scale, softcap,
-    q_row, q_head, q_node, k_row, k_group, k_slot, v_row, v_group, v_slot, t_row, t_node,
-    begin, width, num_chunks,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, KEY: tl.constexpr, KEYS: tl.constexpr, VALUE: tl.constexpr,
-    VALUES: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, HAS_CAP: tl.constexpr,
+@triton.jit
+def _nothing(sinks, heads, ROWS: tl.constexpr, VALUES: tl.constexpr, HAS_SINKS: tl.constexpr):
+    """The sums of p V and of p, and the maxima of the scores, before the first chunk."""
+    total, m = tl.zeros([ROWS], tl.float32), tl.full([ROWS], float("-inf"), tl.float32)
+    if HAS_SINKS:
+        total, m = total + 1.0, tl.load(sinks + heads).to(tl.float32) * _LOG2E
+    return tl.zeros([ROWS, VALUES], tl.float32), total, m
+
+
+@triton.jit
+def _merged(acc, total, m, own, own_total, own_m):
+    """Merge a chunk's sums and maxima with those of the chunks before it."""
+    top = tl.maximum(m, own_m)
+    shift = tl.where(top == float("-inf"), 0.0, top)  # no key was seen yet
+    fade, weight = tl.exp2(m - shift), tl.exp2(own_m - shift)
+    return acc * fade[:, None] + own * weight[:, None], total * fade + own_total * weight, top
+
+
+@triton.jit
+def _view(view, table, t_node, index, is_row, NODES: tl.constexpr, CHUNK: tl.constexpr):
+    """What a tile reads for all its nodes, in view 0, or for one of them that lists slots, in views 1 … NODES.
+
+    Returns the positions between which each row sees keys, and all rows together, from which position on slots are
+    listed, the list, and the number of views.
+    """
+    entries, is_own = table + index * t_node, view > 0
+    is_row &= (index == view - 1) | (view == 0)
+    first = tl.load(entries + _FIRST, mask=is_row, other=_FAR)
+    prefix = tl.load(entries + _PREFIX, mask=is_row, other=0)
+    stop = tl.load(entries + _STOP, mask=is_row, other=0)
+    shared = tl.where(prefix < stop, prefix // CHUNK * CHUNK, stop)
+    views = tl.where(tl.max(stop - shared) > 0, NODES + 1, 1)
+    begin = tl.maximum(tl.min(first), tl.where(is_own, tl.max(shared), 0))
+    stop, prefix = tl.where(is_own, stop, shared), tl.where(is_own, tl.max(prefix), _FAR)
+    return first, stop, begin, tl.max(stop), prefix, table + (view - 1) * t_node + _HEADER, views
+
+
+@triton.jit
+def _chunk(
+    q, key, value, k_slot, v_slot, first, stop, begin, end, prefix, listed, scale, softcap,
+    ROWS: tl.constexpr, KEY: tl.constexpr, KEYS: tl.constexpr, VALUE: tl.constexpr, VALUES: tl.constexpr,
+    BLOCK: tl.constexpr, HAS_CAP: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one node, for the heads of a group: the sum of p V, the maximum of the scores, the sum of p."""
-    place, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row, node = place // width, begin + place % width
-    heads, key_size, value_size = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, VALUES)
-    is_head, is_key, is_value = heads < HEADS, key_size < KEY, value_size < VALUE
-    entry = table + row * t_row + node * t_node
-    of_row = tl.load(entry + _ROW).to(tl.int64)
-    first, prefix, stop = tl.load(entry + _FIRST), tl.load(entry + _PREFIX), tl.load(entry + _STOP)
+    """The sums of p V and of p, and the maxima of the scores, in units of log 2, over ``begin`` … ``end`` of a chunk.
+
+    Each row sees the positions ``first`` … ``stop`` of these. Slots are listed from position ``prefix`` on.
+    """
+    key_size, value_size = tl.arange(0, KEYS)[:, None], tl.arange(0, VALUES)[None, :]
+    ones = tl.full([BLOCK, 16], 1.0, q.dtype)
+    m, totals = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS, 16], tl.float32)
+    acc = tl.zeros([ROWS, VALUES], tl.float32)
+    for block in tl.range(begin // BLOCK, tl.cdiv(end, BLOCK)):
+        positions = block * BLOCK + tl.arange(0, BLOCK)
+        is_read, is_listed = (positions >= begin) & (positions < end), positions >= prefix
+        slots = tl.load(listed + positions - prefix, mask=is_read & is_listed, other=0)
+        slots = tl.where(is_listed, slots, positions).to(tl.int64)
+        k = tl.load(key + slots[None, :] * k_slot + key_size, mask=is_read[None, :] & (key_size < KEY), other=0.0)
+        is_value = is_read[:, None] & (value_size < VALUE)
+        v = tl.load(value + slots[:, None] * v_slot + value_size, mask=is_value, other=0.0)
+        scores = tl.dot(q, k, input_precision="ieee") * scale
+        if HAS_CAP:
+            scores = softcap * _LOG2E * (1.0 - 2.0 / (1.0 + tl.exp2(2.0 * scores / softcap)))  # tanh
+        is_seen = (positions[None, :] >= first[:, None]) & (positions[None, :] < stop[:, None])
+        scores = tl.where(is_seen, scores, float("-inf"))
+        top = tl.maximum(m, tl.max(scores, 1))
+        shift = tl.where(top == float("-inf"), 0.0, top)
+        fade, p = tl.exp2(m - shift)[:, None], tl.exp2(scores - shift[:, None]).to(q.dtype)
+        totals = tl.dot(p, ones, totals * fade, input_precision="ieee")
+        acc = tl.dot(p, v, acc * fade, input_precision="ieee")
+        m = top
+    return acc, tl.max(totals, 1), m  # the columns of totals are equal
+
+
+@triton.jit(do_not_specialize=["width", "num_chunks", "t_row", "t_node"])
+def _attend(
+    query, key, value, table, sinks, out, acc_out, norm_out, scale, softcap,
+    q_row, q_head, q_node, k_row, k_group, k_slot, v_row, v_group, v_slot, t_row, t_node, width, num_chunks,
+    HEADS: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr, KEY: tl.constexpr, KEYS: tl.constexpr,
+    VALUE: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, OWN: tl.constexpr,
+    IS_SPLIT: tl.constexpr, IS_FINAL: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Attention of a tile or, if IS_SPLIT, a part of it: one chunk for all its nodes, or for one that lists slots.
+
+    If IS_FINAL it is written to ``out``, otherwise the chunk's sums and maxima are written, for ``_merge``.
+    """
+    tiles = tl.cdiv(width, NODES)
+    row, start = tl.program_id(0) // tiles, tl.program_id(0) % tiles * NODES
+    group, chunk, rows = tl.program_id(1), tl.program_id(2), tl.arange(0, ROWS)
+    index, node, heads = rows // HEADS, start + rows // HEADS, group * HEADS + rows % HEADS
+    is_row = (index < NODES) & (node < width)
+    table += row * t_row + start * t_node
+    if IS_SPLIT:
+        part = chunk - num_chunks  # after those of all nodes, OWN for each node
+        view = tl.where(part < 0, 0, part // OWN + 1)
+        first, stop, begin, end, prefix, listed, _ = _view(view, table, t_node, index, is_row, NODES, CHUNK)
+        chunk = tl.where(part < 0, chunk, begin // CHUNK + part % OWN)
+        begin, end = tl.maximum(begin, chunk * CHUNK), tl.minimum(end, chunk * CHUNK + CHUNK)
+        if begin >= end:
+            return
+        is_row &= stop > chunk * CHUNK
+    of_row, key_size = tl.load(table + _ROW).to(tl.int64), tl.arange(0, KEYS)[None, :]
     key += of_row * k_row + group * k_group
     value += of_row * v_row + group * v_group
-    query += row.to(tl.int64) * q_row + node * q_node
-    q = tl.load(
-        query + (group * HEADS + heads)[:, None] * q_head + key_size[None, :],
-        mask=is_head[:, None] & is_key[None, :],
-        other=0.0,
-    )
-    m = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, VALUES], tl.float32)
-    for block in range(CHUNK // BLOCK):
-        start = chunk * CHUNK + block * BLOCK
-        if (start < stop) & (start + BLOCK > first):
-            positions = start + tl.arange(0, BLOCK)
-            is_seen = (positions >= first) & (positions < stop)
-            listed = tl.load(entry + _HEADER + positions - prefix, mask=is_seen & (positions >= prefix), other=0)
-            slots = tl.where(positions < prefix, positions, listed).to(tl.int64)
-            k = tl.load(
-                key + slots[None, :] * k_slot + key_size[:, None], mask=is_seen[None, :] & is_key[:, None], other=0.0
-            )
-            scores = tl.dot(q, k, input_precision="ieee") * scale
-            if HAS_CAP:
-                scores = softcap * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * scores / softcap)))  # tanh
-            scores = tl.where(is_seen[None, :], scores, float("-inf"))
-            top = tl.maximum(m, tl.max(scores, 1))
-            fade, p = tl.exp(m - top), tl.exp(scores - top[:, None])
-            v = tl.load(
-                value + slots[:, None] * v_slot + value_size[None, :],
-                mask=is_seen[:, None] & is_value[None, :],
-                other=0.0,
-            )
-            total = total * fade + tl.sum(p, 1)
-            acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-            m = top
-    out = ((place.to(tl.int64) * tl.num_programs(1) + group) * HEADS + heads) * num_chunks + chunk
-    tl.store(acc_out + out[:, None] * VALUE + value_size[None, :], acc, mask=is_head[:, None] & is_value[None, :])
-    tl.store(norm_out + out * 2, m, mask=is_head)
-    tl.store(norm_out + out * 2 + 1, total, mask=is_head)
-
-
-@triton.jit(do_not_specialize=["begin", "width", "all_width", "num_chunks"])
-def _merge(
-    acc_in, norm_in, sinks, out, begin, width, all_width, num_chunks, num_heads,
-    VALUE: tl.constexpr, VALUES: tl.constexpr, HAS_SINKS: tl.constexpr,
-):  # fmt: skip
-    """Merge the chunks of one head of one node in their order."""
-    place, head = tl.program_id(0), tl.program_id(1)
-    value_size = tl.arange(0, VALUES)
-    is_value = value_size < VALUE
-    one = tl.full([1], 1.0, tl.float32)
-    if HAS_SINKS:
-        m, total = tl.load(sinks + head).to(tl.float32) * one, one
+    query += row.to(tl.int64) * q_row + (heads * q_head + node * q_node)[:, None] + key_size
+    q = tl.load(query, mask=is_row[:, None] & (key_size < KEY), other=0.0)
+    acc, total, m = _nothing(sinks, heads, ROWS, VALUES, HAS_SINKS)
+    if IS_SPLIT:
+        own, own_total, own_m = _chunk(
+            q, key, value, k_slot, v_slot, first, stop, begin, end, prefix, listed, scale, softcap,
+            ROWS, KEY, KEYS, VALUE, VALUES, BLOCK, HAS_CAP,
+        )  # fmt: skip
+        acc, total, m = _merged(acc, total, m, own, own_total, own_m)
     else:
-        m, total = float("-inf") * one, 0.0 * one
-    acc = tl.zeros([VALUES], tl.float32)
-    chunk = 0
-    while chunk < num_chunks:  # Triton's interpreter refuses range() of an argument
-        at = (place.to(tl.int64) * num_heads + head) * num_chunks + chunk
-        own_m, own_total = tl.load(norm_in + at * 2), tl.load(norm_in + at * 2 + 1)
-        if own_total > 0.0:
-            top = tl.maximum(m, own_m)
-            fade, weight = tl.exp(m - top), tl.exp(own_m - top)
-            acc = acc * fade + tl.load(acc_in + at * VALUE + value_size, mask=is_value, other=0.0) * weight
-            total = total * fade + own_total * weight
-            m = top
-        chunk += 1
-    to = (place // width).to(tl.int64) * all_width + begin + place % width
-    result = (acc / total).to(out.dtype.element_ty)
-    tl.store(out + (to * num_heads + head) * VALUE + value_size, result, mask=is_value)
+        view, views = 0, 1
+        while view < views:
+            first, stop, begin, end, prefix, listed, found = _view(view, table, t_node, index, is_row, NODES, CHUNK)
+            while begin < end:
+                until = tl.minimum(end, begin // CHUNK * CHUNK + CHUNK)
+                own, own_total, own_m = _chunk(
+                    q, key, value, k_slot, v_slot, first, stop, begin, until, prefix, listed, scale, softcap,
+                    ROWS, KEY, KEYS, VALUE, VALUES, BLOCK, HAS_CAP,
+                )  # fmt: skip
+                acc, total, m = _merged(acc, total, m, own, own_total, own_m)
+                begin = until
+            view, views = view + 1, tl.maximum(views, found)
+    to, value_size = (row * width + node) * tl.num_programs(1) * HEADS + heads, tl.arange(0, VALUES)[None, :]
+    is_out = is_row[:, None] & (value_size < VALUE)
+    if IS_FINAL:
+        tl.store(out + to[:, None] * VALUE + value_size, (acc / total[:, None]).to(out.dtype.element_ty), mask=is_out)
+    else:
+        to = to * num_chunks + chunk
+        tl.store(acc_out + to[:, None] * VALUE + value_size, acc, mask=is_out)
+        tl.store(norm_out + to * 2, total, mask=is_row)
+        tl.store(norm_out + to * 2 + 1, m, mask=is_row)
+
+
+@triton.jit(do_not_specialize=["width", "num_chunks", "t_row", "t_node"])
+def _merge(
+    acc_in, norm_in, table, sinks, out, t_row, t_node, width, num_chunks, num_heads,
+    VALUE: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Merge the chunks that one node sees in their order, for one head."""
+    place, head, value_size = tl.program_id(0), tl.program_id(1) + tl.arange(0, 1), tl.arange(0, VALUES)[None, :]
+    table += place // width * t_row + place % width * t_node
+    acc, total, m = _nothing(sinks, head, 1, VALUES, HAS_SINKS)
+    begin, end = tl.load(table + _FIRST) // CHUNK, tl.cdiv(tl.load(table + _STOP), CHUNK)
+    for chunk in tl.range(begin, end, loop_unroll_factor=4):  # whose loads are then on their way together
+        at = (place * num_heads + head) * num_chunks + chunk
+        own = tl.load(acc_in + at[:, None] * VALUE + value_size, mask=value_size < VALUE, other=0.0)
+        acc, total, m = _merged(acc, total, m, own, tl.load(norm_in + at * 2), tl.load(norm_in + at * 2 + 1))
+    to = (place * num_heads + head)[:, None] * VALUE + value_size
+    tl.store(out + to, (acc / total[:, None]).to(out.dtype.element_ty), mask=value_size < VALUE)
 
 
 def attend(
@@ -111,45 +189,35 @@ def attend(
         key, value: (rows of the cache, groups, slots, size).
         table: (rows, width, 4 + listed), int32.
     """
-    (rows, heads, width, _), slots = query.shape, key.shape[2]
+    (rows, heads, width, key_size), (groups, slots), size = query.shape, key.shape[1:3], value.shape[3]
     query, key, value = (states if states.stride(3) == 1 else states.contiguous() for states in (query, key, value))
-    num_chunks, size = -(-slots // CHUNK), value.shape[3]
-    out = query.new_empty(rows, width, heads, size)
-    most = max(1, _MOST_NUMBERS // (rows * heads * num_chunks * size))
+    out, num_chunks = query.new_empty(rows, width, heads, size), -(-slots // CHUNK)
+    # Split passes have a program for each chunk; in others a tile's program goes through its chunks.
+    is_split = out.numel() * num_chunks <= _MOST_NUMBERS
+    is_final, of_group = num_chunks == 1 or not is_split, heads // groups
+    num_partial = 0 if is_final else out.numel() * num_chunks
+    acc, norms = (out.new_empty(num_partial // size * count, dtype=torch.float32) for count in (size, 2))
+    is_old = not query.is_cuda or torch.cuda.get_device_capability(query.device) < (10, 0)
+    is_tall = is_old and query.element_size() == 2 and of_group * width > 32 and num_chunks > 1
+    nodes = max(1, (64 if is_tall else 16) // of_group)  # products have 16 rows at least, those of warp groups 64
+    tile_rows = max(16, triton.next_power_of_2(nodes * of_group))
+    own = (table.shape[2] - NUM_HEADER + CHUNK - 2) // CHUNK + 1  # the chunks that a list may reach into
+    keys, values = (max(16, triton.next_power_of_2(each)) for each in (key_size, size))
+    needs_registers = query.element_size() == 4 or (not is_split and tile_rows * values >= 64 * 128)
+    has_sinks, sinks = kind.sinks is not None, out if kind.sinks is None else kind.sinks
+    grid = rows * -(-width // nodes), groups, num_chunks + nodes * own if is_split else 1
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]  # Triton launches on the current GPU
-        for begin in range(0, width, most):
-            _attend(query, key, value, table, kind, out, begin, min(most, width - begin))
+        _attend[grid](
+            query, key, value, table, sinks, out, acc, norms, kind.scale * _LOG2E.value, kind.softcap or 1.0,
+            *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *table.stride()[:2], width, num_chunks,
+            HEADS=of_group, NODES=nodes, ROWS=tile_rows, KEY=key_size, KEYS=keys, VALUE=size, VALUES=values,
+            CHUNK=CHUNK, BLOCK=64 if max(keys, values) * query.element_size() <= 256 else 32, OWN=own,
+            IS_SPLIT=is_split, IS_FINAL=is_final, HAS_CAP=kind.softcap is not None, HAS_SINKS=has_sinks and is_final,
+            num_warps=8 if needs_registers else 4, num_stages=2, enable_fp_fusion=False,
+        )  # fmt: skip
+        if not is_final:
+            _merge[rows * width, heads](
+                acc, norms, table, sinks, out, *table.stride()[:2], width, num_chunks, heads,
+                VALUE=size, VALUES=values, CHUNK=CHUNK, HAS_SINKS=has_sinks, num_warps=1, enable_fp_fusion=False,
+            )  # fmt: skip
     return out
-
-
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    table: torch.Tensor,
-    kind: AttentionKind,
-    out: torch.Tensor,
-    begin: int,
-    width: int,
-) -> None:
-    """Compute attention of ``width`` nodes of each row from node ``begin`` on."""
-    (rows, all_width, heads, size), (groups, slots, key_size) = out.shape, key.shape[1:]
-    num_chunks, num_places = -(-slots // CHUNK), rows * width
-    acc = torch.empty(num_places, heads, num_chunks, size, dtype=torch.float32, device=query.device)
-    norms = torch.empty(num_places, heads, num_chunks, 2, dtype=torch.float32, device=query.device)
-    padded = max(_LEAST_DOT, triton.next_power_of_2(size))
-    keys = max(_LEAST_DOT, triton.next_power_of_2(key_size))
-    block = 64 if max(keys, padded) * query.element_size() <= 256 else 32
-    _chunks[num_places, groups, num_chunks](
-        query, key, value, table, acc, norms, kind.scale, kind.softcap or 1.0,
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *table.stride()[:2],
-        begin, width, num_chunks,
-        HEADS=heads // groups, ROWS=max(_LEAST_DOT, triton.next_power_of_2(heads // groups)),
-        KEY=key_size, KEYS=keys, VALUE=size, VALUES=padded, CHUNK=CHUNK, BLOCK=block,
-        HAS_CAP=kind.softcap is not None,
-    )  # fmt: skip
-    sinks = acc if kind.sinks is None else kind.sinks
-    _merge[num_places, heads](
-        acc, norms, sinks, out, begin, width, all_width, num_chunks, heads,
-        VALUE=size, VALUES=padded, HAS_SINKS=kind.sinks is not None,
-    )  # fmt: skip
