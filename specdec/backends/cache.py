@@ -11,8 +11,7 @@ from specdec.backends.base import KVBlock
 from specdec.backends.placement import Placement, RowTokens, room_for, rounded
 from specdec.models.leaf_call import leaf_call
 
-# A row needs room for its draft trees in addition to the announced tokens.
-SPARE_SLOTS = 256
+SPARE_SLOTS = 256  # of a row, for draft trees, besides the announced tokens
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -212,9 +211,9 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     def _fill(self, row: int, last: int) -> None:
         """Move the last row to a free one, and clear the other slots of both."""
         held = self.lengths[last] if row != last else 0
-        for layer in self.layers:
-            num_rows = len(layer.keys) if layer.is_initialized else 0
-            if held and num_rows:
+        for layer in self._held:
+            num_rows = len(layer.keys)
+            if held:
                 layer.move(last, row, held)
             if row < num_rows:
                 layer.clear(row, slice(held, self.reached[row]))
@@ -275,9 +274,8 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
 
     def clear(self, row: int) -> None:
         """Clear the slots after a row's committed ones."""
-        for layer in self.layers:
-            if layer.is_initialized:
-                layer.clear(row, slice(self.lengths[row], self.reached[row]))
+        for layer in self._held:
+            layer.clear(row, slice(self.lengths[row], self.reached[row]))
 
     def bytes_for(self, capacities: Sequence[int], anew: bool = False) -> int:
         """Return the bytes allocated once rows of these capacities are open, or those allocated now if none are given.
@@ -287,9 +285,8 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         Args:
             anew: leave out what is allocated or announced now.
         """
-        held = () if anew else (layer.keys.shape[::2] for layer in self.layers if layer.is_initialized)
         place = Placement() if anew else self.placement
-        rows, slots = next(iter(held), (0, 0))
+        rows, slots = next((layer.keys.shape[::2] for layer in self._held if not anew), (0, 0))
         if capacities:
             rows = room_for(max(place.num_rows, len(capacities)), rows)
             longest = max(place.num_slots, *capacities)
