@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for CUDA")
-
-
 # The interpreter's numbers are arrays of size 1, which numpy 2.4 no longer takes for the bounds of a loop.
 _BOUNDS = """
 from triton.runtime import interpreter
@@ -24,5 +22,10 @@ interpreter._patch_lang_tensor = with_bounds
 
 def run_interpreted(code: str) -> None:
     """Run code in a process of its own, where kernels are interpreted; raises if it fails."""
-    root, environment = Path(__file__).parents[2], os.environ | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-c", _BOUNDS + code], check=True, cwd=root, env=environment)
+    run_alone(_BOUNDS + code, TRITON_INTERPRET="1")
+
+
+def run_alone(code: str, **environment: str) -> None:
+    """Run code in a process of its own; raises if it fails."""
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=os.environ | environment)
