@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import ClassVar
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -172,9 +173,14 @@ class StaticBackend(HFBackend):
         """Make room for the next pass, and set what it reads."""
         place, first = self._placement, layout.first
         place.has_row_numbers = self.compiler.has_fixed_shapes and layout.attention is not None
-        place.first, place.visible = first, slot_bucket(max(layout.lengths) + layout.width)
+        place.first, needed = first, max(layout.lengths) + layout.width
+        if place.has_row_numbers:  # attention reads what a node sees: one graph serves texts of all lengths
+            held = next((layer.keys.shape[2] for layer in self._cache.layers if layer.is_initialized), 0)
+            place.visible, needed = 0, needed if needed > held else 0
+        else:
+            place.visible = needed = slot_bucket(needed)
         # Growing moves the buffers and invalidates captured graphs, so they grow rarely and by large steps.
-        place.num_slots = slot_bucket(max(place.num_slots, place.visible))
+        place.num_slots = slot_bucket(max(place.num_slots, needed))
         place.num_rows = power_of_two(max(place.num_rows, first + len(layout.lengths)))
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
@@ -207,28 +213,28 @@ class StaticBackend(HFBackend):
         first, columns, place, num_rows = layout.first, layout.columns, self._placement, len(layout.lengths)
         is_last, most = first + num_rows >= len(self._cache.lengths), power_of_two(num_rows)
         is_padded = place.has_row_numbers or (is_last and first + most <= place.num_rows)
-        order = torch.arange(most if is_padded else num_rows).clamp(max=num_rows - 1)
+        order = np.minimum(np.arange(most if is_padded else num_rows), num_rows - 1)
         multiple = self.shapes.row_multiple  # the head is a matrix product too: its rows are padded like others
         num_columns = min(-(-power_of_two(len(columns)) // multiple) * multiple, layout.width)
-        slots = torch.tensor(layout.lengths)[:, None] + torch.arange(layout.width)
-        rows = (order if place.has_row_numbers else torch.arange(len(order))) + first
-        numbers = {
-            "input_ids": layout.input_ids[order],
-            "positions": layout.positions[order],
+        slots = np.array(layout.lengths)[:, None] + np.arange(layout.width)
+        rows = (order if place.has_row_numbers else np.arange(len(order))) + first
+        numbers: dict[str, np.ndarray] = {
+            "input_ids": layout.input_ids.numpy()[order],
+            "positions": layout.positions.numpy()[order],
             "rows": rows[:, None],
             "slots": slots[order],
-            "columns": torch.tensor([*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]),
+            "columns": np.array([*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]),
         }
         if layout.draws and self._draw:
-            draws = [layout.draws[row] or KeyedDraw(0, 1.0) for row in order.tolist()]
-            numbers["seeds"] = torch.tensor([each.seed for each in draws])
-            numbers["temperatures"] = torch.tensor([each.temperature for each in draws], dtype=torch.float64)
+            draws = [layout.draws[row] or KeyedDraw(0, 1.0) for row in order]
+            numbers["seeds"] = np.array([each.seed for each in draws], np.int64)
+            numbers["temperatures"] = np.array([each.temperature for each in draws], np.float64)
         dense = dict[str, torch.Tensor]()
         for kind in self.shapes.attention:
             if place.has_row_numbers:
                 fixed = layout.masks[kind]
                 assert isinstance(fixed, FixedMask), "the compiler has fixed shapes"
-                numbers[kind] = fixed.numbered_from(first)[order]
+                numbers[kind] = fixed.numbered_from(first).numpy()[order]
             else:
                 dense[kind] = self._mask(layout, kind, len(order))
         return StaticInputs(NumberBlock.of(numbers, self.shapes.device.type == "cuda"), dense, self.shapes.device)

@@ -15,7 +15,7 @@ class StaticPlacement(Placement):
     """The next pass writes to ``slots`` (rows, width) of ``rows`` (rows, 1), and reads ``visible`` slots.
 
     Attributes:
-        has_row_numbers: attention finds the pass's rows in the whole buffer by their numbers.
+        has_row_numbers: attention finds the pass's rows in the whole buffer by their numbers; all slots are visible.
     """
 
     rows: torch.Tensor = torch.empty(0)  # noqa: RUF009 - replaced before each pass
@@ -48,7 +48,9 @@ class StaticLayer(RaggedLayer):
         """Return the keys and values that a pass over ``num_rows`` rows reads."""
         place = self.placement
         assert isinstance(place, StaticPlacement), "as above"
-        rows = slice(None) if place.has_row_numbers else slice(place.first, place.first + num_rows)
+        if place.has_row_numbers:
+            return self.keys, self.values
+        rows = slice(place.first, place.first + num_rows)
         return self.keys[rows, :, : place.visible], self.values[rows, :, : place.visible]
 
 

@@ -113,7 +113,7 @@ def numbers_of(pairs: Pairs, shape: PassShape, is_pinned: bool) -> NumberBlock:
         visible[:, :, 0] = True  # pairs of padding attend to something, so that they stay finite
         visible[:requests, :count] = pairs.visible[:, :, : shape.slots]
         numbers["visible"] = visible
-    return NumberBlock.of({name: torch.from_numpy(each) for name, each in numbers.items()}, is_pinned)
+    return NumberBlock.of(numbers, is_pinned)
 
 
 class GraphRunner(TorchRunner):

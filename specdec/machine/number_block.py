@@ -1,10 +1,19 @@
 """Tensors of numbers side by side in the bytes of one, so that a device gets all of them in one copy."""
 
+import math
 from collections.abc import Mapping
 from typing import Self
 
+import numpy as np
 import torch
 
+_DTYPES: Mapping[str, torch.dtype] = {
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "bool": torch.bool,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 _ALIGNMENT = 16  # bytes: kernels load numbers at such addresses in fewer instructions
 
 Part = tuple[str, torch.dtype, tuple[int, ...]]  # name, dtype and shape
@@ -21,21 +30,22 @@ class NumberBlock:
         self.parts, self._places, stop = parts, dict[str, slice](), 0
         for name, dtype, shape in parts:
             start = -(-stop // _ALIGNMENT) * _ALIGNMENT
-            stop = start + torch.Size(shape).numel() * dtype.itemsize
+            stop = start + math.prod(shape) * dtype.itemsize
             self._places[name] = slice(start, stop)
         self._data = torch.empty(stop, dtype=torch.uint8, device=device, pin_memory=is_pinned)
 
     @classmethod
-    def of(cls, tensors: Mapping[str, torch.Tensor], is_pinned: bool) -> Self:
-        """Return a block on the host with copies of the host's tensors.
+    def of(cls, arrays: Mapping[str, np.ndarray], is_pinned: bool) -> Self:
+        """Return a block on the host with copies of arrays.
 
         Args:
             is_pinned: in memory that a GPU reads while the host goes on; torch reuses it when the GPU has.
         """
-        parts = tuple((name, each.dtype, tuple(each.shape)) for name, each in tensors.items())
+        parts = tuple((name, _DTYPES[each.dtype.name], each.shape) for name, each in arrays.items())
         block = cls(parts, torch.device("cpu"), is_pinned)
-        for name, each in tensors.items():
-            block[name].copy_(each)
+        numbers: np.ndarray = block._data.numpy()
+        for name, each in arrays.items():
+            numbers[block._places[name]] = np.ascontiguousarray(each).view(np.uint8).ravel()
         return block
 
     def __contains__(self, name: str) -> bool:

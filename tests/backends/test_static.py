@@ -9,8 +9,10 @@ import torch
 
 from specdec import Generator, ModelError
 from specdec.backends.static import StaticBackend, StaticInputs
+from specdec.layout import Compiler
 from specdec.machine import cuda_graphs
 from specdec.masks.dense import DenseCompiler
+from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.target import Target
 from specdec.tree import DraftTree
 from tests.support import families
@@ -139,12 +141,16 @@ def test_a_model_that_cannot_be_captured_is_driven_without_graphs(monkeypatch: p
     assert backend.is_warm
 
 
-def captured(monkeypatch: pytest.MonkeyPatch, model: Any = None) -> StaticBackend:
+def captured(
+    monkeypatch: pytest.MonkeyPatch,
+    model: Any = None,
+    compiler: Compiler = DenseCompiler(),  # noqa: B008 - frozen
+) -> StaticBackend:
     """A backend that replays pretended graphs."""
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
     model = families.make(*families.TREES["llama"]) if model is None else model
-    backend = examined(StaticBackend.load(model, DenseCompiler()))
+    backend = examined(StaticBackend.load(model, compiler))
     backend._graphs.captures = True
     return backend
 
@@ -183,6 +189,24 @@ def test_graphs_of_a_model_that_was_changed_are_not_replayed(
     assert passed(target) == 4
     change(model)
     assert passed(target) == num_replays
+
+
+@pytest.mark.parametrize(("compiler", "num_graphs"), [(SlotTableCompiler(), 1), (DenseCompiler(), 2)])
+def test_masks_of_fixed_shape_need_one_graph_for_texts_of_all_lengths(
+    monkeypatch: pytest.MonkeyPatch, compiler: Compiler, num_graphs: int
+) -> None:
+    backend = captured(monkeypatch, compiler=compiler)
+    target, plain = Target(backend, compiler), Target(StaticBackend.load(backend.model, compiler), compiler)
+    rows = [each.open(1000) for each in (target, plain)]
+    keys = list[Any]()
+    for _ in range(3):
+        found = []
+        for each, row in zip((target, plain), rows, strict=True):
+            each.read(row, list(range(1, 90)) * 3)
+            found.append([each.forward(each.compile({row: DraftTree(5)})).rows[row].argmax(0) for _ in range(3)])
+        assert found[0] == found[1]
+        keys += [key for key in backend._graphs._graphs if key[2][0][2][1] <= 8]
+    assert len(set(keys)) == num_graphs  # of a pass over one token, padded
 
 
 def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
