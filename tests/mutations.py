@@ -901,8 +901,75 @@ MUTATIONS = (
     Mutation(
         "a factor on residuals left out",
         "specdec/backends/fused/layer.py",
-        ((", self._parts.residual_factor)", ")"),),
+        (("residual, out, factor)", "residual, out)"),),
         (FUSED,),
+    ),
+    Mutation(
+        "a layer with an adapter added without its factor",
+        "specdec/backends/fused/layer.py",
+        (("product if factor == 1.0 else product * factor", "product"),),
+        (FUSED,),
+    ),
+    Mutation(
+        "hidden states of fused layers where the model's own run",
+        "specdec/backends/fused/backend.py",
+        (("            self._hidden_states = self._own_states\n", ""),),
+        (FUSED,),
+    ),
+    Mutation(
+        "a faster way is asked for where the race was lost",
+        "specdec/runtime/attempts.py",
+        (("yield replace(slow, is_last=True)\n                if", "yield slow\n                if"),),
+        ("tests/runtime/test_attempts.py",),
+    ),
+    Mutation(
+        "what replaces layers is tried again with another compiler",
+        "specdec/runtime/attempts.py",
+        (("and each.name not in replaced", ""),),
+        ("tests/runtime/test_attempts.py",),
+    ),
+    Mutation(
+        "the pass draws by the noise of the node's own position",
+        "specdec/sampling/keyed_draws.py",
+        (("tl.load(positions + node) + 1", "tl.load(positions + node)"),),
+        ("tests/sampling/test_keyed_draws.py",),
+    ),
+    Mutation(
+        "logits are fetched although the pass draws",
+        "specdec/decoding/step.py",
+        ((" and not output.rows[turn.row].is_drawn", ""),),
+        ("tests/decoding/test_static_steps.py",),
+    ),
+    Mutation(
+        "a graph for each length of a text",
+        "specdec/backends/static.py",
+        (("place.visible, needed = 0, needed if needed > held else 0", "place.visible = slot_bucket(needed)"),),
+        ("tests/backends/test_static.py",),
+    ),
+    Mutation(
+        "moved nodes a slot too far",
+        "specdec/backends/slot_moves.py",
+        (("to = tl.load(move + 1) + number", "to = tl.load(move + 1) + number + 1"),),
+        ("tests/backends/test_slot_moves.py",),
+    ),
+    Mutation(
+        "stretches of one row moved at once",
+        "specdec/backends/static_cache.py",
+        (("{move[0]: move for move in reversed(waiting)}", "{move[:2]: move for move in waiting}"),
+         ("first[move[0]] is not move", "False")),
+        ("tests/backends/test_slot_moves.py",),
+    ),
+    Mutation(
+        "top-p without the token that reaches the mass",
+        "specdec/sampling/processors.py",
+        (("tokens[: 1 + bisect_left(reached, self._top_p)]", "tokens[: max(1, bisect_left(reached, self._top_p))]"),),
+        ("tests/sampling/test_top_p.py",),
+    ),
+    Mutation(
+        "noise of the neighbouring block of four",
+        "specdec/sampling/randomness.py",
+        (("philox.advance(number - num_read)", "philox.advance(number)"),),
+        ("tests/sampling/test_randomness.py",),
     ),
 )  # fmt: skip
 

@@ -145,7 +145,8 @@ class Case:
             tree.add(0, token)
         kinds = {"full_attention": None}
         shapes = Shapes(self._shape.vocab, None, True, kinds, self._dtype, self._device)
-        return SlotTableCompiler().compile([tree], [context], shapes).masks["full_attention"]
+        table = SlotTableCompiler().compile([tree], [context], shapes).masks["full_attention"]
+        return table.as_subclass(torch.Tensor).to(self._device)
 
     def _matrices(self, outputs: int, inputs: int) -> list[LinearWeights]:
         num = max(1, min(100, self._most_bytes // (outputs * inputs * self._dtype.itemsize)))

@@ -18,7 +18,9 @@ STRATEGIES = {
 WAYS: Mapping[str, Mapping[str, str]] = {
     "auto": {},
     "fused": {"backend": "fused"},
-    "own products": {"mask": "slot_table:own_products=True"},
+    "static": {"backend": "static"},
+    "unsplit": {"backend": "static", "mask": "slot_table:products=unsplit"},
+    "own products": {"backend": "static", "mask": "slot_table:products=own"},
     "split": {"mask": "split:least_prefix=16"},
     "hf": {"backend": "hf"},
 }

@@ -55,7 +55,7 @@ class TreeBitsCompiler(MaskCompiler):
             bits[:, 0, :, BITS:] = closures & (positions[:, None] >= first)
             for row, tree in enumerate(trees):  # padding sees itself alone: no slot of the text
                 bits[row, 0, len(tree) :, FIRST] = lengths[row]
-            masks[kind] = torch.from_numpy(bits).as_subclass(TreeBits)
+            masks[kind] = torch.tensor(bits).as_subclass(TreeBits)
         return masks
 
 

@@ -142,16 +142,16 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
         moved = [node for to, node in enumerate(path) if to != node]  # all nodes after the first that moves
         if moved:
-            slots = torch.tensor([start + node for node in moved], device=self._held[0].keys.device)
-            self._gather(row, slots, self.lengths[row] - len(moved))
+            self._gather(row, [start + node for node in moved], self.lengths[row] - len(moved))
 
     @property
     def _held(self) -> list[RaggedLayer]:
         return [layer for layer in self.layers if layer.is_initialized]
 
-    def _gather(self, row: int, slots: torch.Tensor, to: int) -> None:
+    def _gather(self, row: int, slots: Sequence[int], to: int) -> None:
+        sources = torch.tensor(slots, device=self._held[0].keys.device)
         for layer in self._held:
-            layer.gather(row, slots, to)
+            layer.gather(row, sources, to)
 
     def passes(self, chains: Sequence[RowTokens]) -> Iterator[Sequence[RowTokens]]:
         """Place the passes over some rows' chains, one after another; yields what each pass reads of which rows."""

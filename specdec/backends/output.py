@@ -129,7 +129,7 @@ class Choices:
 
 
 def choices_of(logits: torch.Tensor, num_top: int, drawn: torch.Tensor | None = None) -> torch.Tensor:
-    """Return what a step reads of logits in one tensor, ``(rows, columns, numbers)``, float64.
+    """Return what a step reads of logits in one tensor, ``(rows, columns, numbers)``, float32 or better.
 
     The id of the largest, or ``~id`` if that isn't finite; the top ids, and their logits; and the drawn token.
     """
@@ -137,7 +137,8 @@ def choices_of(logits: torch.Tensor, num_top: int, drawn: torch.Tensor | None = 
     ids = torch.where(largest.isfinite(), ids, ~ids)
     values, tokens = topk(logits, num_top) if num_top else (largest[..., :0], ids[..., :0])
     parts = (ids, tokens, values) if drawn is None else (ids, tokens, values, drawn[..., None])
-    return torch.cat([part.double() for part in parts], -1)
+    dtype = torch.promote_types(logits.dtype, torch.float32)  # in which any token id is exact
+    return torch.cat([part.to(dtype) for part in parts], -1)
 
 
 @dataclass(frozen=True, slots=True)

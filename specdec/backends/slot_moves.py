@@ -6,28 +6,33 @@ import torch
 import triton
 import triton.language as tl
 
-_MOST_NODES = 32  # of a launch: their numbers are in registers
+from specdec.backends.static_cache import MOST_SLOTS, Move
+
 _NUM_FACTS = 6  # of a buffer: address, strides of rows, heads and slots, heads, size
+_NUM_HEADER = 3  # of a move: row, destination, number of slots
 _INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 
-@triton.jit(do_not_specialize=["row", "to", "count"])
+@triton.jit
 def _move(
-    buffers, slots, row, to, count,
-    NUM_FACTS: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr, INTEGER: tl.constexpr,
+    buffers, moves, NUM_FACTS: tl.constexpr, NUM_HEADER: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+    INTEGER: tl.constexpr,
 ):  # fmt: skip
-    """Copy the listed slots of one head of one buffer to the slots from ``to`` on."""
+    """Copy a move's slots of one head of one buffer to consecutive slots."""
     facts, head = buffers + tl.program_id(0) * NUM_FACTS, tl.program_id(1)
+    move = moves + tl.program_id(2) * (NUM_HEADER + SLOTS)
     slot_stride, size = tl.load(facts + 3), tl.load(facts + 5)
     if head < tl.load(facts + 4):
-        start = tl.load(facts).to(tl.pointer_type(INTEGER)) + row * tl.load(facts + 1) + head * tl.load(facts + 2)
-        nodes, at = tl.arange(0, NODES), tl.arange(0, BLOCK)
-        is_moved = nodes < count
+        start = tl.load(facts).to(tl.pointer_type(INTEGER)) + tl.load(move) * tl.load(facts + 1)
+        start += head * tl.load(facts + 2)
+        number, at = tl.arange(0, SLOTS), tl.arange(0, BLOCK)
+        is_moved = number < tl.load(move + 2)
         is_inside = is_moved[:, None] & (at < size)[None, :]
-        sources = tl.load(slots + nodes, mask=is_moved, other=0)
+        sources = tl.load(move + NUM_HEADER + number, mask=is_moved, other=0)
         numbers = tl.load(start + sources[:, None] * slot_stride + at[None, :], mask=is_inside, other=0)
-        tl.debug_barrier()  # one node's source may be another's destination
-        tl.store(start + (to + nodes)[:, None] * slot_stride + at[None, :], numbers, mask=is_inside)
+        tl.debug_barrier()  # one slot may be another's destination
+        to = tl.load(move + 1) + number
+        tl.store(start + to[:, None] * slot_stride + at[None, :], numbers, mask=is_inside)
 
 
 class SlotMoves:
@@ -43,16 +48,16 @@ class SlotMoves:
         self._heads, self._size = (max(each.shape[axis] for each in buffers) for axis in (1, 3))
         self._integer = _INTEGERS[buffers[0].element_size()]
 
-    def move(self, row: int, slots: torch.Tensor, to: int) -> None:
-        """Copy a row's slots to consecutive slots from ``to`` on.
+    def move(self, moves: Sequence[Move]) -> None:
+        """Copy slots of different rows to consecutive ones.
 
         Args:
-            slots: int64, ascending, on the GPU; none is before its destination.
+            moves: of at most ``MOST_SLOTS`` slots each, ascending, none before its destination.
         """
+        numbers = [(row, to, len(slots), *slots, *[0] * (MOST_SLOTS - len(slots))) for row, to, slots in moves]
         with torch.cuda.device_of(self._facts):  # type: ignore[no-untyped-call]  # Triton launches on the current GPU
-            for begin, part in enumerate(torch.split(slots, _MOST_NODES)):
-                _move[len(self._facts), self._heads](
-                    self._facts, part, row, to + begin * _MOST_NODES, len(part),
-                    NUM_FACTS=_NUM_FACTS, NODES=max(16, triton.next_power_of_2(len(part))),
-                    BLOCK=triton.next_power_of_2(self._size), INTEGER=self._integer,
-                )  # fmt: skip
+            _move[len(self._facts), self._heads, len(moves)](
+                self._facts, torch.tensor(numbers, device=self._facts.device),
+                NUM_FACTS=_NUM_FACTS, NUM_HEADER=_NUM_HEADER, SLOTS=MOST_SLOTS,
+                BLOCK=triton.next_power_of_2(self._size), INTEGER=self._integer,
+            )  # fmt: skip

@@ -77,15 +77,21 @@ class StaticBackend(HFBackend):
         self._state: list[object] = []  # of the model that they run
         self._draw = self._drawing(self.shapes.device)
         self._is_hooked = False
-        return StaticRaggedCache(num_layers, self._placement)
+        self._static_cache = StaticRaggedCache(num_layers, self._placement)
+        return self._static_cache
 
     @staticmethod
     def _drawing(device: torch.device) -> Callable[..., torch.Tensor] | None:
-        """Return the function that draws tokens on a device, None if there is none."""
+        """Return the function that draws tokens on a device, None if there is none that works."""
         if not has_kernels(device):
             return None
-        from specdec.sampling.keyed_draws import draw  # Triton is there with torch for CUDA alone
+        try:
+            from specdec.sampling.keyed_draws import draw  # Triton is there with torch for CUDA alone
 
+            zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
+            draw(torch.zeros(1, 1, 32, device=device), zero, zero[0], torch.ones(1, dtype=torch.float64, device=device))
+        except Exception:  # Triton's, without a compiler, say
+            return None
         return draw
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler, passes: SupportedPasses | None = None) -> None:
@@ -104,6 +110,11 @@ class StaticBackend(HFBackend):
         if not isinstance(model, PreTrainedModel):
             return False
         return _place_of_all(model) == "cuda" and not are_hooked([*model.modules()])
+
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        super().commit(paths)
+        with without_gradients(self._is_inference):
+            self._static_cache.move_waiting()
 
     def refresh(self) -> None:
         """Drop all graphs if the model's modules were replaced or changed, or its weights moved.

@@ -1,5 +1,6 @@
 """Keys and values for passes of fixed shapes: tensors say which slots to write, and a fixed number is read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,9 @@ import torch
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.placement import Placement
 from specdec.models.independent_rows import has_kernels
+
+MOST_SLOTS = 32  # of a move: their numbers are in registers
+Move = tuple[int, int, Sequence[int]]  # a row, and where its slots go
 
 
 @dataclass(slots=True)
@@ -55,20 +59,41 @@ class StaticLayer(RaggedLayer):
 
 
 class StaticRaggedCache(RaggedCache):
-    """Static layers, in which accepted nodes move in one launch where Triton runs."""
+    """Static layers, in which the accepted nodes of all rows move in one launch where Triton runs."""
 
     def __init__(self, num_layers: int, placement: StaticPlacement) -> None:
         super().__init__(num_layers, StaticLayer, placement, keeps_memory=True)
-        self._places: list[int] = []
+        self._places: list[tuple[int, torch.Size]] = []
         self._moves: Any = None
+        self._waiting: list[Move] = []
+        self._has_kernel = True  # until it fails
 
-    def _gather(self, row: int, slots: torch.Tensor, to: int) -> None:
-        if not has_kernels(slots.device):
+    def _gather(self, row: int, slots: Sequence[int], to: int) -> None:
+        if not (self._has_kernel and has_kernels(self._held[0].keys.device)):
             super()._gather(row, slots, to)
             return
-        from specdec.backends.slot_moves import SlotMoves  # Triton is there with torch for CUDA alone
+        # A launch takes a limited number of slots; no destination is a later one's source.
+        for begin in range(0, len(slots), MOST_SLOTS):
+            self._waiting.append((row, to + begin, slots[begin : begin + MOST_SLOTS]))
 
+    def move_waiting(self) -> None:
+        """Move what paths have committed since the last call."""
+        waiting, self._waiting = self._waiting, []
+        # Stretches of one row go one after another.
+        while waiting:
+            first = {move[0]: move for move in reversed(waiting)}
+            waiting = [move for move in waiting if first[move[0]] is not move]
+            self._move([*first.values()])
+
+    def _move(self, moves: Sequence[Move]) -> None:
         buffers = [buffer for layer in self._held for buffer in (layer.keys, layer.values)]
-        if (places := [each.data_ptr() for each in buffers]) != self._places:
-            self._places, self._moves = places, SlotMoves(buffers)
-        self._moves.move(row, slots, to)
+        try:
+            from specdec.backends.slot_moves import SlotMoves  # Triton is there with torch for CUDA alone
+
+            if (places := [(each.data_ptr(), each.shape) for each in buffers]) != self._places:
+                self._places, self._moves = places, SlotMoves(buffers)
+            self._moves.move(moves)
+        except Exception:  # Triton's, without a compiler, say
+            self._has_kernel = False
+            for row, to, slots in moves:
+                super()._gather(row, slots, to)

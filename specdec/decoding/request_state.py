@@ -61,8 +61,8 @@ class RequestState:
         notes: the engine's and the drafter's, once the request has ended.
         best_two: of each new token, its score and the runner-up's, in fast numerics; on the model's device.
         num_taken: new tokens that the caller has received.
-        reads_logits: True if the verifier reads full logits on the host: the token isn't a plain argmax then, and no
-            processor of the caller's needs the model's device.
+        reads_logits: True if the verifier reads full logits on the host, unless the pass draws its tokens: the token
+            isn't a plain argmax then, and no processor of the caller's needs the model's device.
         draw: how a backend may draw the request's tokens itself; None if it can't.
         reads_prompt_logits: True if the settings or the strategy need the logits at a prompt's tokens.
         is_added: True once the request was added to a scheduler.
@@ -99,7 +99,8 @@ class RequestState:
         self.prompt_length, warper = len(self.tokens), self.warper
         self.reads_prompt_logits = self.strategy.reads_prompt_logits or self.settings.prompt_logprobs is not None
         self.reads_logits = warper.is_on_host and not (warper.is_plain_argmax and self.verifier.is_keyed)
-        is_drawn = warper.is_plain_draw and self.verifier.is_keyed and self.constraint is None
+        keeps_numbers = self.settings.keeps_scores or self.settings.keeps_logits
+        is_drawn = warper.is_plain_draw and self.verifier.is_keyed and self.constraint is None and not keeps_numbers
         self.draw = KeyedDraw(self.randomness.seed, warper.temperature) if is_drawn else None
 
     @property

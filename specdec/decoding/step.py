@@ -54,7 +54,7 @@ def compile_pass(batch: Batch) -> PlannedPass:
         wanted_prefixes=[turn.row for turn in reading if turn.request.reads_prompt_logits],
         chunks=[turn.row for turn in reading if turn.outcome.is_chunk],
         num_top=max(turn.request.strategy.num_top for turn in batch.turns),
-        draws={turn.row: turn.request.draw for turn in batch.turns},
+        draws={} if batch.flags_ties else {turn.row: turn.request.draw for turn in batch.turns},
     )
 
 

@@ -8,7 +8,7 @@ products, cuBLAS has kernels for different numbers of rows; whether bits differ 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -23,6 +23,7 @@ _IS_MEAN: Mapping[Callable[..., Any], bool] = {
 }
 _NAMES = {"axis": "dim", "input": "x"}
 _LINEAR = torch.nn.functional.linear
+Products = Literal["cublas", "unsplit", "own"]
 _DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
@@ -42,23 +43,22 @@ def has_kernels(device: object) -> bool:
 
 
 @contextmanager
-def independent_rows(device: torch.device, products: bool = False, splits_sums: bool = True) -> Iterator[None]:
+def independent_rows(device: torch.device, products: Products = "cublas") -> Iterator[None]:
     """Compute sums and means over the last dimension with independent rows in the block.
 
     On CPUs torch's own sums have independent rows; on GPUs without Triton nothing is changed.
 
     Args:
-        splits_sums: False bars cuBLAS from splitting the sums of products.
-        products: compute linear layers by kernels of specdec's own, too. Products with up to 16 rows take about as long
-            as cuBLAS's, those with hundreds several times as long.
+        products: of linear layers: cuBLAS's, cuBLAS's with sums that aren't split, or specdec's own. The latter take
+            about as long with up to 16 rows, and several times as long with hundreds.
     """
     if not has_kernels(device):
         yield
         return
     from specdec.models import independent_rows_kernels  # Triton is there with torch for CUDA alone
 
-    barred = nullcontext() if splits_sums else without_split_k()
-    with barred, IndependentRows(independent_rows_kernels, device.type, products):
+    barred = without_split_k() if products == "unsplit" else nullcontext()
+    with barred, IndependentRows(independent_rows_kernels, device.type, products == "own"):
         yield
 
 

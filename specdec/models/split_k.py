@@ -1,6 +1,7 @@
 """Products of cuBLAS whose sums aren't split, for exact numerics on GPUs."""
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,7 +34,8 @@ def without_split_k() -> Iterator[None]:
         # A setter takes both values, but its getter returns the first one alone.
         before = [(name, (getattr(matmul, name), getattr(matmul, f"{name}_split_k"))) for name in _NAMES]
         try:
-            cuda.preferred_blas_library("cublaslt")  # cuBLAS itself has no way to bar the split
+            with warnings.catch_warnings(action="ignore"):  # that it is experimental
+                cuda.preferred_blas_library("cublaslt")  # cuBLAS itself has no way to bar the split
             for name in _NAMES:
                 setattr(matmul, name, (False, False))
             yield

@@ -1,6 +1,6 @@
 """The ways to decode a model, fastest first: engines, mask compilers and layouts of torch's weights."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -85,16 +85,17 @@ class Attempt:
         if self.backend.cls.runs_layers and not self.is_named and (why := compiler.refuses(model.device, model.dtype)):
             raise ModelError(why)
         backend, found = examine(self.backend.cls.load(model, compiler, options), model, compiler, options)
-        if compiler.bit_exact and not self.is_named and found.inexact:
+        try:
+            if compiler.bit_exact and not self.is_named and found.inexact:
+                raise _InexactError(found.inexact)
+            if not self.is_last and (why := backend.why_slow()):
+                raise _SlowError(why)
+            is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)
+            if is_optional and not backend.shapes.takes_trees:
+                raise ModelError(f"the model takes chains only with {compiler!r}: {found.reason}")
+        except Exception:
             backend.close()
-            raise _InexactError(found.inexact)
-        if not self.is_last and (why := backend.why_slow()):
-            backend.close()
-            raise _SlowError(why)
-        is_optional = compiler.attention is not None and not (self.is_named or compiler.bit_exact)
-        if is_optional and not backend.shapes.takes_trees:
-            backend.close()
-            raise ModelError(f"the model takes chains only with {compiler!r}: {found.reason}")
+            raise
         if self.why_inexact:
             found = replace(found, inexact=f"exact numerics are unavailable: {self.why_inexact}")
         return Target(backend, compiler, found, on_close)
@@ -149,26 +150,31 @@ class Attempts:
         wanted, why_inexact = self._wanted, ""
         backends = backends_for(self._registry, wanted.backend, loaded.model)
         is_named = wanted.compiler is not None
-        slow: Attempt | None = None  # and the first that was: exact, where no faster one is
+        replaced = dict[str, str]()  # why what would replace the model's layers doesn't
+        slow: Attempt | None = None  # but exact, where no faster one is
         for compiler in [wanted.compiler] if wanted.compiler else self._compilers(loaded, backends[0]):
             if slow and not compiler.bit_exact:
                 yield replace(slow, is_last=True)
                 if not self._is_unsuitable:
                     return
+                slow = None
             failed = dict[str, str]()  # by kernel
             for weights in self._layouts_for(backends[0], loaded.model, failed):
-                passed_over = dict[str, str]()
-                for backend in backends:
+                passed_over = dict(replaced)
+                offered = _offered(backends, compiler, replaced)
+                for backend in offered:
                     placed = replace(weights, engine=backend.name, runs_layers=backend.cls.runs_layers)
-                    is_last, before = backend is backends[-1], dict(passed_over)
+                    is_last, before = backend is offered[-1], dict(passed_over)
                     attempt = Attempt(loaded, backend, compiler, placed, is_named, why_inexact, before, is_last)
                     yield attempt
                     if not self._is_unsuitable:
                         return
                     failed[weights.kernel], passed_over[backend.name] = str(self._fault), why_failed(self._fault)
                     if isinstance(self._fault, _SlowError):
-                        slow = slow or attempt
-                    if isinstance(self._fault, _InexactError) and not backend.cls.replaces_layers:
+                        slow = attempt
+                    if backend.cls.replaces_layers:
+                        replaced[backend.name] = passed_over[backend.name]
+                    elif isinstance(self._fault, _InexactError):
                         break  # the next one runs the same layers
             if compiler.bit_exact and not is_named:
                 reasons = [*failed.values()]
@@ -197,3 +203,17 @@ class Attempts:
         if backend.cls.runs_layers:
             return self._layouts(model, failed)
         return [stock_or_refuse(self._wanted.weights, 0, f"backend {backend.name} lays them out itself")]
+
+
+def _offered(
+    backends: Sequence[ChosenBackend], compiler: Compiler, replaced: Mapping[str, str]
+) -> Sequence[ChosenBackend]:
+    """Return the backends that a compiler is tried with; all, if one was named.
+
+    What replaces a model's layers needs masks of fixed shapes. It has products of its own, and another compiler may
+    change those of the layers only, so it isn't tried again.
+    """
+    if len(backends) == 1:
+        return backends
+    suit = compiler.has_fixed_shapes
+    return [each for each in backends if not each.cls.replaces_layers or (suit and each.name not in replaced)]

@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -133,7 +133,7 @@ class Binding:
 
     def open_target(self) -> Target:
         """Load the model once more with the same compiler and a cache of its own."""
-        return self._attempt.open()
+        return replace(self._attempt, is_last=True).open()
 
     def losses(self) -> list[str]:
         """Return a warning for each lossy part: verifier, weights and backend."""

@@ -96,8 +96,9 @@ class Randomness:
         if both is None:
             noise = _gumbel(self.uniforms(position, count))
             both = noise, noise.clone()
-            if len(self._foreseen) < _MOST_FORESEEN:
-                self._foreseen[position, count] = both
+            if len(self._foreseen) == _MOST_FORESEEN:
+                del self._foreseen[min(self._foreseen)]
+            self._foreseen[position, count] = both
         return both[1]
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:

@@ -1,16 +1,21 @@
 """Accepted nodes are moved in one launch, as layer by layer."""
 
+import sys
 from contextlib import nullcontext
+from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from specdec.backends.cache import RaggedLayer
+from specdec.backends import static_cache
+from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.placement import Placement
+from specdec.backends.static_cache import MOST_SLOTS, Move, StaticPlacement, StaticRaggedCache
 from tests.support.triton_interpreter import needs_triton, run_interpreted
 
 SHAPES = ((3, 2, 120, 12), (3, 4, 120, 16))  # rows, heads, slots and size of the two layers' buffers
-PATHS = ([21, 22, 25], [20, 21, 22, 23, 24], [119], list(range(21, 70)))
+PATHS = {0: [21, 22, 25], 1: [*range(20, 52)], 2: [119]}  # slots by row
 
 
 def check_moves() -> None:
@@ -19,16 +24,15 @@ def check_moves() -> None:
 
     torch.cuda.device_of = lambda _: nullcontext()  # type: ignore[assignment]  # a process of its own, without a GPU
     draw = torch.Generator().manual_seed(0)
-    dtypes = torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float16
-    for dtype, path in zip(dtypes, PATHS, strict=True):
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn):
         layers = [RaggedLayer(Placement()) for _ in SHAPES]
         for layer, shape in zip(layers, SHAPES, strict=True):
             layer.keys, layer.values = (torch.randn(shape, generator=draw).to(dtype) for _ in range(2))
         buffers = [buffer.clone() for layer in layers for buffer in (layer.keys, layer.values)]
-        slots = torch.tensor(path)
-        SlotMoves(buffers).move(1, slots, 19)
+        SlotMoves(buffers).move([(row, 19, path) for row, path in PATHS.items()])
         for number, layer in enumerate(layers):
-            layer.gather(1, slots, 19)
+            for row, path in PATHS.items():
+                layer.gather(row, torch.tensor(path), 19)
             assert torch.equal(buffers[2 * number].float(), layer.keys.float())
             assert torch.equal(buffers[2 * number + 1].float(), layer.values.float())
 
@@ -40,14 +44,55 @@ def test_a_launch_moves_what_layers_move() -> None:
 
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90, 100])
-@pytest.mark.parametrize("num_nodes", [16, 32])
-def test_it_is_compiled_without_spills(capability: int, num_nodes: int) -> None:
+def test_it_is_compiled_without_spills(capability: int) -> None:
     import triton.language as tl
 
-    from specdec.backends.slot_moves import _move
+    from specdec.backends.slot_moves import _NUM_FACTS, _NUM_HEADER, _move
     from tests.support.triton_ahead import compiled
 
-    types = {"buffers": "*i64", "slots": "*i64", **dict.fromkeys(("row", "to", "count"), "i32")}
-    constants = {"NUM_FACTS": 6, "NODES": num_nodes, "BLOCK": 128, "INTEGER": tl.int16}
-    made = compiled(_move, types, constants, capability, num_warps=4)
-    assert made.stack == 0
+    constants = {
+        "NUM_FACTS": _NUM_FACTS, "NUM_HEADER": _NUM_HEADER, "SLOTS": MOST_SLOTS, "BLOCK": 128, "INTEGER": tl.int16
+    }  # fmt: skip
+    assert compiled(_move, {"buffers": "*i64", "moves": "*i64"}, constants, capability, num_warps=4).stack == 0
+
+
+class Moves:
+    """Moves layer by layer, as the kernel does in one launch, of what its launches were given."""
+
+    launches: ClassVar[list[list[Move]]] = []
+
+    def __init__(self, buffers: list[torch.Tensor]) -> None:
+        self._buffers = buffers
+
+    def move(self, moves: list[Move]) -> None:
+        self.launches.append(moves)
+        assert len({row for row, _, _ in moves}) == len(moves)
+        for row, to, slots in moves:
+            assert len(slots) <= MOST_SLOTS
+            for buffer in self._buffers:
+                buffer[row, :, to : to + len(slots)] = buffer[row, :, slots].clone()
+
+
+def refused(_: object) -> None:
+    raise RuntimeError("Failed to find C compiler")
+
+
+@pytest.mark.parametrize("moves", [Moves, refused])
+def test_a_commit_moves_all_rows_at_once_or_layer_by_layer(monkeypatch: pytest.MonkeyPatch, moves: Any) -> None:
+    monkeypatch.setattr(Moves, "launches", [])
+    monkeypatch.setattr(static_cache, "has_kernels", lambda _: True)
+    monkeypatch.setitem(sys.modules, "specdec.backends.slot_moves", Mock(SlotMoves=moves))
+    caches = [StaticRaggedCache(2, StaticPlacement()), RaggedCache(2)]
+    for cache in caches:
+        draw = torch.Generator().manual_seed(0)
+        for layer in cache.layers:
+            layer.lazy_initialization(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
+            layer.keys, layer.values = (torch.randn(3, 2, 200, 4, generator=draw) for _ in range(2))
+        cache.lengths, cache.reached = [10, 20, 5], [200, 200, 200]
+        for row, path in enumerate(([0, 2, 5], [0, *range(3, 90)], [0, 1])):
+            cache.commit(row, path)
+    caches[0].move_waiting()
+    assert len(Moves.launches) == (3 if moves is Moves else 0)
+    for one, other in zip(caches[0].layers, caches[1].layers, strict=True):
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)

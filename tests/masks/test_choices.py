@@ -59,9 +59,9 @@ def test_the_built_in_ones_are_chosen_by_device() -> None:
 def test_a_gpu_with_kernels_has_slot_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     have_kernels(monkeypatch)
     registry = load_plugins()
-    unsplit = SlotTableCompiler(splits_sums=False)
+    unsplit = SlotTableCompiler(products="unsplit")
     assert registry.compilers(CPU, bit_exact=True) == [SlotTableCompiler(), unsplit]
-    slow = SlotTableCompiler(own_products=True)
+    slow = SlotTableCompiler(products="own")
     assert registry.compilers(CPU, bit_exact=True, least=-1) == [SlotTableCompiler(), unsplit, slow]
     monkeypatch.setattr(torch.backends.cuda, "matmul", object())  # an older torch
     assert registry.compilers(CPU, bit_exact=True, least=-1) == [SlotTableCompiler(), slow]

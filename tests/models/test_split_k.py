@@ -91,13 +91,13 @@ def test_exact_numerics_on_gpus_are_in_the_block(library: Library, monkeypatch: 
     monkeypatch.setitem(vars(models), "independent_rows_kernels", Noted())  # which needs Triton
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     before = library.settings()
-    with independent_rows(torch.device("cuda"), splits_sums=False):
+    with independent_rows(torch.device("cuda"), products="unsplit"):
         assert library.settings() == before  # without Triton numerics aren't exact
     monkeypatch.setattr(module, "find_spec", lambda name: name)
-    with independent_rows(torch.device("cpu"), splits_sums=False):
+    with independent_rows(torch.device("cpu"), products="unsplit"):
         assert library.settings() == before
     with independent_rows(torch.device("cuda")):
         assert library.settings() == before
-    with independent_rows(torch.device("cuda"), splits_sums=False):
+    with independent_rows(torch.device("cuda"), products="unsplit"):
         assert library.settings() == UNDIVIDED
     assert library.settings() == before

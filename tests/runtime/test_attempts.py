@@ -7,6 +7,7 @@ import pytest
 
 from specdec import ModelError, RequestError
 from specdec.backends.fused.backend import FusedBackend
+from specdec.masks.exact.compiler import ExactCompiler
 from specdec.models.weights.pack_model import Weights
 from specdec.plugins.registry import load_plugins
 from specdec.runtime import attempts as module
@@ -26,8 +27,9 @@ def _by_static_or_hf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def by_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU that has the kernels of fused layers."""
+    """On a GPU that has the kernels of fused layers, and masks for them."""
     monkeypatch.setattr(FusedBackend, "_serves", lambda _: True)
+    monkeypatch.setattr(ExactCompiler, "has_fixed_shapes", True)
 
 
 def tried(

@@ -111,4 +111,13 @@ def test_noise_that_a_drafter_has_foreseen_is_the_verifiers_and_is_let_go_when_p
         assert torch.equal(noise, other.gumbel(position, 7))
         assert torch.equal(foreseen.gumbel(position, 7), noise)
         assert all(known >= position for known, _ in foreseen._foreseen)
+    foreseen.gumbel(40, 7)
     assert not foreseen._foreseen
+
+
+def test_noise_of_positions_that_nobody_drew_at_gives_way() -> None:
+    randomness = Randomness(3)  # whose passes draw by themselves
+    for position in range(40):
+        first = randomness.foresee(position, 7)
+        assert randomness.foresee(position, 7) is first
+    assert len(randomness._foreseen) == 16

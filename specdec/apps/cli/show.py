@@ -120,7 +120,8 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
             console.print(line)
         console.print()
         text += taken.text
-    console.print(figures(traced.result), style="dim", soft_wrap=True)
+    for line in (figures(traced.result), *traced.result.notes):
+        console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 @takes_model

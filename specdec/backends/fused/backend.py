@@ -24,8 +24,9 @@ from specdec.models.notes import lock_of
 from specdec.tree import ROOT, DraftTree
 
 _LEAST_CAPABILITY = 8, 0  # of GPUs: kernels need bfloat16 and asynchronous copies
-_MANY = 16  # tokens of the larger of two passes that are timed
-_NUM_PASSES, _NUM_UNTIMED = 10, 3  # of each size; of these the first compiles kernels, and the second captures
+_CONTEXT = 300  # tokens, more than a chunk of attention, before the passes that are timed
+_MANY, _NUM_STEPS = 16, 64  # nodes of each second step
+_NUM_PASSES, _NUM_UNTIMED = 8, 3  # of each size; of these the first compiles kernels, and the second captures
 
 
 class FusedBackend(StaticBackend):
@@ -41,7 +42,6 @@ class FusedBackend(StaticBackend):
                 "fused layers need masks of a fixed shape, with attention of their own: use backend='static'"
             )
         super().__init__(model, compiler, passes)
-        self._is_fused = True
         self._read()
 
     replaces_layers: ClassVar[bool] = True
@@ -83,8 +83,9 @@ class FusedBackend(StaticBackend):
         except (ModelError, AttributeError) as error:
             why = f"the layers of {name_of(self.model)} can't be fused: {error}; use backend='static'"
             raise ModelError(why) from error
+        self._own_states = found
         with self.in_model():
-            self._hidden_states = HiddenStates(self.model)
+            self._fused_states = HiddenStates(self.model)
 
     @classmethod
     def _kernels(cls) -> LayerKernels:
@@ -113,37 +114,44 @@ class FusedBackend(StaticBackend):
             self._read()
 
     def why_slow(self) -> str:
-        """Return why the model's own layers are faster than the fused ones, or ""; measured in less than a second."""
-        fused, own = (1e3 * self._seconds_of_passes(is_fused) for is_fused in (True, False))
-        return f"passes over 1 and {_MANY} tokens take {fused:.2f} ms, {own:.2f} ms otherwise" if own < fused else ""
+        """Return why the model's own layers are faster than the fused ones, or "".
 
-    def _seconds_of_passes(self, is_fused: bool) -> float:
-        """Return the seconds of a pass over one token and of one over many."""
-        self._is_fused, total = is_fused, 0.0
-        self._graphs.forget()
-        self.open(2 * _MANY)
+        Measured by passes as of a prompt of 256 tokens and 64 steps. On a machine's first load, kernels are compiled.
+        """
+        own = StaticBackend(self.model, self.compiler, self.passes)
         try:
-            for num_tokens in (1, _MANY):
-                tree = DraftTree(0)
-                tree.add_chain(ROOT, [0] * (num_tokens - 1))
-                layout, seconds = self.compiler.compile([tree], [0], self.shapes), list[float]()
-                for _ in range(_NUM_PASSES):
-                    began = time.perf_counter()
-                    self.forward(layout).top_ids(0)
-                    seconds.append(time.perf_counter() - began)
-                total += min(seconds[_NUM_UNTIMED:])
+            mine, others = (1e3 * _seconds_of_passes(backend) for backend in (self, own))
         finally:
-            self.release(0)
-            self._graphs.forget()
-            self._is_fused = True
-        return total
+            own.close()
+        return f"a prompt and {_NUM_STEPS} steps take {mine:.0f} ms, {others:.0f} ms otherwise" if others < mine else ""
 
     def _call(self, inputs: StaticInputs, *options: Any, **named: Any) -> Outputs:
         # With hooks, or a layout of another compiler, the layers are the model's.
-        if not self._is_fused or self._is_hooked or not self._placement.has_row_numbers:
+        if self._is_hooked or not self._placement.has_row_numbers:
+            self._hidden_states = self._own_states
             return super()._call(inputs, *options, **named)
+        self._hidden_states = self._fused_states
         with self.in_model():
             return super()._call(inputs, *options, **named)
+
+
+def _seconds_of_passes(backend: StaticBackend) -> float:
+    """Return the seconds of a prompt's chunk, and of steps of one and of several nodes, after a context."""
+    total = 0.0
+    backend.open(_CONTEXT + backend.shapes.chunk)
+    try:
+        for num_nodes, times in ((1, _NUM_STEPS // 2), (_MANY, _NUM_STEPS // 2), (backend.shapes.chunk, 1)):
+            tree = DraftTree(0)
+            tree.add_chain(ROOT, [0] * (num_nodes - 1))
+            layout, seconds = backend.compiler.compile([tree], [_CONTEXT], backend.shapes), list[float]()
+            for _ in range(_NUM_PASSES):
+                began = time.perf_counter()
+                backend.forward(layout).top_ids(0)
+                seconds.append(time.perf_counter() - began)
+            total += times * min(seconds[_NUM_UNTIMED:])
+    finally:
+        backend.release(0)
+    return total
 
 
 def _name_of(holder: torch.nn.Module, child: torch.nn.Module | None) -> str:

@@ -24,7 +24,7 @@ _STAGES = 4
 _NO_ACTIVATION = -1
 
 
-@triton.jit(do_not_specialize=["row_stride", "out_stride"])
+@triton.jit
 def _norm(
     x, weight, residual, out, row_stride, out_stride, eps,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr, IS_LATE: tl.constexpr, IS_ADDED: tl.constexpr,
@@ -69,7 +69,7 @@ def _activated(x, dtype: tl.constexpr, ACTIVATION: tl.constexpr):
     return y.to(dtype).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["num_rows", "x_row", "out_row"])
+@triton.jit(do_not_specialize=["num_rows"])
 def _product(
     x, w0, w1, w2, b0, b1, b2, residual, out, num_rows, n0, n1, n2, x_row, w_row, out_row, factor,
     SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INPUTS: tl.constexpr,

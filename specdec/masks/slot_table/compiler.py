@@ -12,7 +12,7 @@ from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler, register_attention
 from specdec.masks.slot_table.kernel import FIRST, NUM_HEADER, PREFIX, ROW, STOP, SlotTable, slot_table_attention
 from specdec.masks.visibility import first_seen
-from specdec.models.independent_rows import has_kernels, independent_rows
+from specdec.models.independent_rows import Products, has_kernels, independent_rows
 from specdec.models.split_k import is_barrable
 from specdec.models.weights.row_independence import PRODUCT
 from specdec.tree import DraftTree
@@ -25,26 +25,23 @@ class SlotTableCompiler(MaskCompiler):
     bit_exact: ClassVar[bool] = True
     has_fixed_shapes: ClassVar[bool] = True
 
-    splits_sums: bool = Field(
-        default=True,
-        description="let cuBLAS split the sums of products with few rows: for models whose products have the same bits "
-        "with any number of rows nevertheless",
-    )
-    own_products: bool = Field(
-        default=False,
-        description="compute linear layers, too, by kernels whose rows are independent: for models whose products "
-        "have other bits for other numbers of rows",
+    products: Products = Field(
+        default="cublas",
+        description="who multiplies: cuBLAS; cuBLAS without splitting the sums of products with few rows; or a kernel "
+        "whose rows are independent, for models whose products by cuBLAS have other bits for other numbers of rows",
     )
 
     @classmethod
     def choices(cls, device: torch.device) -> Mapping[int, Self]:
         if not has_kernels(device):
             return {}
-        unsplit = {0: cls(splits_sums=False)} if is_barrable() else {}
+        unsplit = {0: cls(products="unsplit")} if is_barrable() else {}
         # With products of its own, reading prompts takes several times as long.
-        return {1: cls(), **unsplit, -1: cls(own_products=True)}
+        return {1: cls(), **unsplit, -1: cls(products="own")}
 
     def refuses(self, device: torch.device, dtype: torch.dtype) -> str:
+        if self.products == "unsplit" and dtype == torch.float32:
+            return "cuBLAS can be barred from splitting sums of half precision only"
         return "" if dtype != torch.float64 else f"{self.attention} supports bfloat16, float16 and float32, not float64"
 
     def hint(self, why: str) -> str:
@@ -53,7 +50,7 @@ class SlotTableCompiler(MaskCompiler):
         return "numerics='exact' computes linear layers by a kernel of its own, which reads prompts more slowly"
 
     def operations(self, device: torch.device) -> AbstractContextManager[object]:
-        return independent_rows(device, self.own_products, self.splits_sums)
+        return independent_rows(device, self.products)
 
     def register(self) -> None:
         register_attention(self.attention, slot_table_attention)

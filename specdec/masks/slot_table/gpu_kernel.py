@@ -5,8 +5,9 @@ node's list begins, its slots are its positions: a tile reads those keys and val
 see. The chunks from there on are read for each node alone.
 
 A node's bits are those that it has alone: its keys are added in the order of positions, in blocks and chunks with the
-same borders for all nodes, and what it doesn't see changes no bit. Sums are accumulators of products, whose bits don't
-depend on tiles in half precision: tensor cores add a fixed number of products at a time (MMA-Sim, arXiv 2511.10909).
+same borders for all nodes, and what it doesn't see changes no bit, as long as it is finite. Sums are accumulators of
+products, whose bits don't depend on tiles in half precision: tensor cores add a fixed number of products at a time
+(MMA-Sim, arXiv 2511.10909).
 In float32, and on Blackwell, whose large tiles have another instruction, all tiles have one size. The compiler may not
 fuse multiplications and additions, as it might do so in one kernel and not in another.
 """
@@ -18,7 +19,8 @@ import triton.language as tl
 from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.kernel import CHUNK, FIRST, NUM_HEADER, PREFIX, ROW, STOP
 
-_MOST_NUMBERS = 2**24  # written for all chunks, 64 MB; passes with more merge chunks in registers
+_MOST_PROGRAMS = 128  # of tiles and groups in passes that are split; more keep a GPU busy by themselves
+_MOST_NUMBERS = 2**26  # written for all chunks, 256 MB; passes with more aren't split either
 
 _ROW, _FIRST, _PREFIX, _STOP, _HEADER = map(tl.constexpr, (ROW, FIRST, PREFIX, STOP, NUM_HEADER))
 _FAR = tl.constexpr(2**30)  # a position after all others
@@ -192,20 +194,22 @@ def attend(
     (rows, heads, width, key_size), (groups, slots), size = query.shape, key.shape[1:3], value.shape[3]
     query, key, value = (states if states.stride(3) == 1 else states.contiguous() for states in (query, key, value))
     out, num_chunks = query.new_empty(rows, width, heads, size), -(-slots // CHUNK)
-    # Split passes have a program for each chunk; in others a tile's program goes through its chunks.
-    is_split = out.numel() * num_chunks <= _MOST_NUMBERS
-    is_final, of_group = num_chunks == 1 or not is_split, heads // groups
-    num_partial = 0 if is_final else out.numel() * num_chunks
-    acc, norms = (out.new_empty(num_partial // size * count, dtype=torch.float32) for count in (size, 2))
+    of_group = heads // groups
     is_old = not query.is_cuda or torch.cuda.get_device_capability(query.device) < (10, 0)
     is_tall = is_old and query.element_size() == 2 and of_group * width > 32 and num_chunks > 1
     nodes = max(1, (64 if is_tall else 16) // of_group)  # products have 16 rows at least, those of warp groups 64
+    tiles = rows * -(-width // nodes)
+    # Split passes have a program for each chunk; in others a tile's program goes through its chunks.
+    is_split = num_chunks == 1 or (tiles * groups < _MOST_PROGRAMS and out.numel() * num_chunks <= _MOST_NUMBERS)
+    is_final = num_chunks == 1 or not is_split
+    num_partial = 0 if is_final else out.numel() * num_chunks
+    acc, norms = (out.new_empty(num_partial // size * count, dtype=torch.float32) for count in (size, 2))
     tile_rows = max(16, triton.next_power_of_2(nodes * of_group))
     own = (table.shape[2] - NUM_HEADER + CHUNK - 2) // CHUNK + 1  # the chunks that a list may reach into
     keys, values = (max(16, triton.next_power_of_2(each)) for each in (key_size, size))
-    needs_registers = query.element_size() == 4 or (not is_split and tile_rows * values >= 64 * 128)
+    needs_registers = query.element_size() == 4 or tile_rows * values >= 64 * (256 if is_split else 128)
     has_sinks, sinks = kind.sinks is not None, out if kind.sinks is None else kind.sinks
-    grid = rows * -(-width // nodes), groups, num_chunks + nodes * own if is_split else 1
+    grid = tiles, groups, num_chunks + nodes * own if is_split else 1
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]  # Triton launches on the current GPU
         _attend[grid](
             query, key, value, table, sinks, out, acc, norms, kind.scale * _LOG2E.value, kind.softcap or 1.0,

@@ -51,6 +51,7 @@ def check_launches(capability: int) -> None:
     def compiled(self: Any, *arguments: Any, warmup: bool, **options: Any) -> None:
         made = run(self, *arguments, warmup=True, **options)
         assert made.metadata.shared <= MOST_SHARED, self.fn.__name__
+        assert self.fn.__name__ != "_product" or "ld.global.b16" not in made.asm["ptx"], "rows are read one by one"
         launched[self.fn.__name__] += 1
 
     # A process of its own.
@@ -69,7 +70,7 @@ def check_launches(capability: int) -> None:
         target.read_all(rows[1], [1, 2, 3])
         for trees in ({rows[0]: DraftTree(5)}, {rows[0]: wide}, {row: DraftTree(4) for row in rows}):
             target.forward(target.compile(trees))
-        SlotMoves([torch.zeros(2, 3, 512, 64, dtype=dtype)]).move(1, torch.tensor([5, 6]), 1)
+        SlotMoves([torch.zeros(2, 3, 512, 64, dtype=dtype)]).move([(1, 1, [5, 6])])
         for shape in ((1, 1), (2, 4)):
             seeds, temperatures = torch.ones(shape[0], dtype=torch.int64), torch.ones(shape[0], dtype=torch.float64)
             draw(torch.zeros(*shape, 49152, dtype=dtype), torch.zeros(shape, dtype=torch.int64), seeds, temperatures)
