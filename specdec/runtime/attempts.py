@@ -151,13 +151,8 @@ class Attempts:
         backends = backends_for(self._registry, wanted.backend, loaded.model)
         is_named = wanted.compiler is not None
         replaced = dict[str, str]()  # why what would replace the model's layers doesn't
-        slow: Attempt | None = None  # but exact, where no faster one is
+        slow: Attempt | None = None  # but exact
         for compiler in [wanted.compiler] if wanted.compiler else self._compilers(loaded, backends[0]):
-            if slow and not compiler.bit_exact:
-                yield replace(slow, is_last=True)
-                if not self._is_unsuitable:
-                    return
-                slow = None
             failed = dict[str, str]()  # by kernel
             for weights in self._layouts_for(backends[0], loaded.model, failed):
                 passed_over = dict(replaced)
@@ -181,7 +176,7 @@ class Attempts:
                 why_inexact = why_inexact or "; ".join(filter(None, [reasons[0], compiler.hint(reasons[0])]))
                 why = f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'"
                 self._fault = ModelError(why)
-        if slow:
+        if slow:  # nothing faster is exact, and fast numerics weren't allowed
             yield replace(slow, is_last=True)
 
     def _compilers(self, loaded: LoadedModel, backend: ChosenBackend) -> Iterator[MaskCompiler]:

@@ -1,5 +1,6 @@
 """Fixed shapes: the tokens of the hf backend, few distinct shapes, and refusals that say why."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError
+from specdec.backends import static
 from specdec.backends.static import StaticBackend, StaticInputs
 from specdec.layout import Compiler
 from specdec.machine import cuda_graphs
@@ -345,3 +347,12 @@ def test_batches_of_other_sizes_share_shapes_and_leave_closed_rows_alone(monkeyp
                     found.setdefault(outcome.request, []).extend(outcome.tokens)
         assert [*map(tuple, found.values())] == texts
     assert shapes <= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_tokens_are_drawn_in_the_pass_where_that_works(monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
+    draw = Mock(side_effect=None if works else RuntimeError("Failed to find C compiler"))
+    monkeypatch.setattr(static, "has_kernels", lambda _: True)
+    monkeypatch.setitem(sys.modules, "specdec.sampling.keyed_draws", Mock(draw=draw))
+    assert StaticBackend._drawing(torch.device("cpu")) is (draw if works else None)
+    assert draw.call_count == 1

@@ -6,7 +6,8 @@ computed alone, and the chunks are merged in their order (Rabe and Staats 2021, 
 a node's sum depends on other nodes, on the row's place in the batch or on the size of the cache; chunks that a node
 doesn't see change no bit.
 
-On GPUs with Triton this is two kernels (``gpu_kernel.py``). The functions here are the reference, and run elsewhere.
+On GPUs with Triton this is one kernel, or two if chunks are merged (``gpu_kernel.py``). The functions here are the
+reference, and run elsewhere.
 That rows of the model's layers are independent, too, is tested by ``specdec/runtime/probes``. torch's norms need
 ``specdec/models/independent_rows.py`` for it.
 """

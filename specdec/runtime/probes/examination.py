@@ -156,7 +156,11 @@ def products_of(backend: HFBackend) -> Products:
             return probe_products(model, seconds, compiler.operations(model.device))
 
     question = f"products {type(backend).__qualname__} {compiler!r}"
-    return recalled(model, question, Products, found, not backend.is_alone)
+
+    def is_lasting(found: Products) -> bool:  # a compiler that kernels lacked may be there the next time
+        return not (backend.replaces_layers and found.inexact)
+
+    return recalled(model, question, Products, found, not backend.is_alone, is_lasting)
 
 
 def _self_test(backend: HFBackend) -> SelfTestResult:
@@ -169,4 +173,7 @@ def _self_test(backend: HFBackend) -> SelfTestResult:
         with without_limits(limited_modules(model)):
             return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
 
-    return recalled(model, question, SelfTestResult, tested, not backend.is_alone)
+    def is_lasting(found: SelfTestResult) -> bool:  # as above
+        return not (backend.replaces_layers and found.fault)
+
+    return recalled(model, question, SelfTestResult, tested, not backend.is_alone, is_lasting)

@@ -19,7 +19,9 @@ from specdec.backends.fused.parts import Heads, LinearWeights, Norm, Slots
 from specdec.backends.static import StaticBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
+from specdec.target import Target
 from specdec.testing import check_backend
+from specdec.tree import DraftTree
 from tests.laws.test_backend_laws import plain_of
 from tests.support import families, fused_kernels
 from tests.support.examined import examined, examined_target
@@ -169,6 +171,24 @@ def test_changed_weights_and_layers_are_seen_by_the_next_request() -> None:
     check_backend(backend, plain_of(model), backend.compiler, 1e-4, seed=1)
     layers[1].mlp = deepcopy(layers[0].mlp)  # another parent
     check_backend(backend, plain_of(model), backend.compiler, 1e-4, seed=1)
+
+
+def test_hidden_states_are_those_of_the_layers_that_run() -> None:
+    model = model_of("llama")
+    backend = examined(OnCpu.load(model, SlotTableCompiler()))
+    target = Target(backend, backend.compiler)
+
+    def states() -> torch.Tensor:
+        row = target.open(16)
+        output = target.forward(target.compile({row: DraftTree(5)}, hidden=(1, 2))).rows[row]
+        target.release(row)
+        return output.hidden([0], (1, 2)).clone()
+
+    fused = states()
+    handle = model.model.layers[0].register_forward_hook(lambda *_: None)
+    torch.testing.assert_close(states(), fused)
+    handle.remove()
+    torch.testing.assert_close(states(), fused)
 
 
 class Mistaken:
