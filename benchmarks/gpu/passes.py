@@ -46,7 +46,8 @@ def passes(model: Any, ways: Sequence[str], measured: Measured) -> Callable[[Rep
                 report.attempt(found, f"{way} loads", partial(loaded, stack, generators, model, way))
             for context in measured.contexts:
                 for way, generator in generators.items():
-                    name = f"{way}, ms by nodes after {context} tokens"
+                    held = min(context, generator.shapes.context_length // 2)  # which costs are measured after
+                    name = f"{way}, ms by nodes after {held} tokens"
                     report.attempt(found, name, partial(times, generator, measured, context))
             for way, generator in generators.items():
                 for length in measured.prompts:
