@@ -69,9 +69,12 @@ class Attempt:
 
     @property
     def note(self) -> str:
-        """The backend, and why others were passed over; "" if none were."""
-        why = "; ".join(f"not with {name}: {reason}" for name, reason in self.passed_over.items())
-        return f"decoding with backend {self.backend.name}, {why}" if why else ""
+        """The backend, and why others were passed over; "" if none were, and there is no choice, as on a CPU."""
+        device = getattr(self.loaded.model, "device", torch.device("cpu"))
+        if device.type == "cpu" and not self.passed_over:
+            return ""
+        why = [f"not with {name}: {reason}" for name, reason in self.passed_over.items()]
+        return "; ".join([f"decoding with backend {self.backend.name}", *why])
 
     def open(self, on_close: Callable[[], object] | None = None) -> Target:
         """Return a target, which holds the examination of the model.

@@ -205,6 +205,13 @@ def test_costs_include_the_time_until_the_device_is_done(
     assert device.waits - before >= passes["target"] - 1 > 10  # the first pass reads the context
 
 
+def test_the_first_result_names_the_backend(here: Models, there: Models) -> None:
+    for models, note in ((here, []), (there, ["decoding with backend hf"])):
+        with models.generator("autoregressive") as generator:
+            notes = generator.generate("def f(", max_new_tokens=2).notes
+            assert [each for each in notes if each.startswith("decoding")] == note
+
+
 def of_the_host(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     return scores * torch.ones(scores.shape)
 

@@ -299,9 +299,9 @@ def broken(*_: Any) -> None:
     ("name", "kernels", "note"),
     [
         ("llama", fused_kernels, ""),
-        ("llama", Slow(), r"static, not with fused: a prompt and 64 steps take \d+ ms, \d+ ms otherwise"),
-        ("llama", Mistaken(place=broken), "static, not with fused: .*PTX assembly aborted"),
-        ("gpt2", fused_kernels, "static, not with fused: the layers of GPT2LMHeadModel .* can't be fused"),
+        ("llama", Slow(), r"static; not with fused: a prompt and 64 steps take \d+ ms, \d+ ms otherwise"),
+        ("llama", Mistaken(place=broken), "static; not with fused: .*PTX assembly aborted"),
+        ("gpt2", fused_kernels, "static; not with fused: the layers of GPT2LMHeadModel .* can't be fused"),
     ],
 )
 def test_the_models_own_layers_run_where_fused_ones_fail_or_are_slower(
