@@ -137,13 +137,17 @@ class FusedBackend(StaticBackend):
 
 def _seconds_of_passes(backend: StaticBackend) -> float:
     """Return the seconds of a prompt's chunk, and of steps of one and of several nodes, after a context."""
-    total = 0.0
-    backend.open(_CONTEXT + backend.shapes.chunk)
+    total, shapes = 0.0, backend.shapes
+    chunk = min(shapes.chunk, shapes.context_length)
+    context = min(_CONTEXT, shapes.context_length - chunk)
+    backend.open(context + chunk)
     try:
-        for num_nodes, times in ((1, _NUM_STEPS // 2), (_MANY, _NUM_STEPS // 2), (backend.shapes.chunk, 1)):
+        for num_nodes, times in ((1, _NUM_STEPS // 2), (_MANY, _NUM_STEPS // 2), (chunk, 1)):
             tree = DraftTree(0)
             tree.add_chain(ROOT, [0] * (num_nodes - 1))
-            layout, seconds = backend.compiler.compile([tree], [_CONTEXT], backend.shapes), list[float]()
+            if times == 1:  # a prompt's tokens are no candidates
+                tree.wanted = (ROOT,)
+            layout, seconds = backend.compiler.compile([tree], [context], shapes), list[float]()
             for _ in range(_NUM_PASSES):
                 began = time.perf_counter()
                 backend.forward(layout).top_ids(0)
