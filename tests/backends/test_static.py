@@ -86,7 +86,8 @@ class PretendGraph:
         return self._run(self._inputs)
 
 
-def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"numerics": "fast"}, {"mask": "slot_table"}])
+def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(PretendGraph, "num_replays", 0)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
@@ -102,7 +103,7 @@ def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) 
         [
             result.token_ids
             for result in Generator(
-                model, proposer="prompt_lookup:num_matches=3", backend=backend, numerics="fast", max_batch_size=3
+                model, proposer="prompt_lookup:num_matches=3", backend=backend, max_batch_size=3, **options
             ).generate([*PROMPTS, *reversed(PROMPTS)], max_new_tokens=12)
         ]
         for backend in ("static", "hf")
