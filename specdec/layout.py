@@ -126,7 +126,7 @@ class FixedMask(PartialMask):
 
 
 class KeyedDraw(NamedTuple):
-    """How a row's tokens are drawn: from softmax(logits / temperature), by the noise of the seed and the position."""
+    """A draw from softmax(logits / temperature), by the noise of the seed and the position."""
 
     seed: int
     temperature: float

@@ -937,7 +937,7 @@ MUTATIONS = (
     Mutation(
         "logits are fetched although the pass draws",
         "specdec/decoding/step.py",
-        ((" and not output.rows[turn.row].is_drawn", ""),),
+        ((" and output.rows[turn.row].drawn(ROOT) is None", ""),),
         ("tests/decoding/test_static_steps.py",),
     ),
     Mutation(
@@ -953,10 +953,15 @@ MUTATIONS = (
         ("tests/backends/test_slot_moves.py",),
     ),
     Mutation(
-        "stretches of one row moved at once",
+        "only the first stretch of a row's slots moved",
+        "specdec/backends/slot_moves.py",
+        (("            begin += SLOTS\n", "            begin += count\n"),),
+        ("tests/backends/test_slot_moves.py",),
+    ),
+    Mutation(
+        "the first row's slots moved alone",
         "specdec/backends/static_cache.py",
-        (("{move[0]: move for move in reversed(waiting)}", "{move[:2]: move for move in waiting}"),
-         ("first[move[0]] is not move", "False")),
+        (("moves, self._waiting = self._waiting, []", "moves, self._waiting = self._waiting[:1], []"),),
         ("tests/backends/test_slot_moves.py",),
     ),
     Mutation(

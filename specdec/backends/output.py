@@ -77,13 +77,9 @@ class Output:
         found: list[list[int]] = copied[..., 0].long().tolist()
         return found
 
-    def is_drawn(self, row: int) -> bool:
-        """Return True if the pass has drawn the tokens of a row."""
-        return self._choices is not None and bool(self._choices.draws) and self._choices.draws[row] is not None
-
     def drawn(self, row: int, node: int) -> int | None:
         """The token that the pass has drawn at a node; None if it has drawn none."""
-        if not self.is_drawn(row):
+        if self._choices is None or not self._choices.draws or self._choices.draws[row] is None:
             return None
         self.top_ids(row)  # copied together with them
         return self._drawn[row][self.column_of[node]]
@@ -117,7 +113,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a pass has chosen of its logits.
+    """The ids and logits that a pass has chosen of all its logits.
 
     Attributes:
         numbers: the result of ``choices_of``, on the model's device.
@@ -161,11 +157,6 @@ class OutputRow:
     def is_finite(self, node: int) -> bool:
         """Return True if the node's largest logit is finite."""
         return self.output.top_id(self.row, node + self.num_prefix) >= 0
-
-    @property
-    def is_drawn(self) -> bool:
-        """True if the pass has drawn the row's tokens."""
-        return self.output.is_drawn(self.row)
 
     def drawn(self, node: int) -> int | None:
         """The token that the pass has drawn at a node; None if it has drawn none."""

@@ -10,9 +10,6 @@ from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.placement import Placement
 from specdec.models.independent_rows import has_kernels
 
-MOST_SLOTS = 32  # of a move: their numbers are in registers
-Move = tuple[int, int, Sequence[int]]  # a row, and where its slots go
-
 
 @dataclass(slots=True)
 class StaticPlacement(Placement):
@@ -65,27 +62,20 @@ class StaticRaggedCache(RaggedCache):
         super().__init__(num_layers, StaticLayer, placement, keeps_memory=True)
         self._places: list[tuple[int, torch.Size]] = []
         self._moves: Any = None
-        self._waiting: list[Move] = []
+        self._waiting: list[tuple[int, int, Sequence[int]]] = []  # a row, and where its slots go
         self._has_kernel = True  # until it fails
 
     def _gather(self, row: int, slots: Sequence[int], to: int) -> None:
-        if not (self._has_kernel and has_kernels(self._held[0].keys.device)):
+        if self._has_kernel and has_kernels(self._held[0].keys.device):
+            self._waiting.append((row, to, slots))
+        else:
             super()._gather(row, slots, to)
-            return
-        # A launch takes a limited number of slots; no destination is a later one's source.
-        for begin in range(0, len(slots), MOST_SLOTS):
-            self._waiting.append((row, to + begin, slots[begin : begin + MOST_SLOTS]))
 
     def move_waiting(self) -> None:
         """Move what paths have committed since the last call."""
-        waiting, self._waiting = self._waiting, []
-        # Stretches of one row go one after another.
-        while waiting:
-            first = {move[0]: move for move in reversed(waiting)}
-            waiting = [move for move in waiting if first[move[0]] is not move]
-            self._move([*first.values()])
-
-    def _move(self, moves: Sequence[Move]) -> None:
+        moves, self._waiting = self._waiting, []
+        if not moves:
+            return
         buffers = [buffer for layer in self._held for buffer in (layer.keys, layer.values)]
         try:
             from specdec.backends.slot_moves import SlotMoves  # Triton is there with torch for CUDA alone

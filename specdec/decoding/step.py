@@ -81,7 +81,7 @@ def discard_spoiled(batch: Batch, output: PassOutput) -> bool:
 def verify(batch: Batch, output: PassOutput) -> None:
     """Each draft's verdict by its request's own rule, up to the first node without a distribution."""
     drafting = [turn for turns in batch.drafting.values() for turn in turns if turn.request.finish_reason is None]
-    fetched = [turn for turn in drafting if turn.request.reads_logits and not output.rows[turn.row].is_drawn]
+    fetched = [turn for turn in drafting if turn.request.reads_logits and output.rows[turn.row].drawn(ROOT) is None]
     if fetched:  # the step's only transfer of logits
         output.fetch({turn.row: [ROOT, *turn.tree.nodes_with(Role.CANDIDATE)] for turn in fetched})
     for turn in drafting:

@@ -27,11 +27,11 @@ class NumberBlock:
     """
 
     def __init__(self, parts: tuple[Part, ...], device: torch.device, is_pinned: bool = False) -> None:
-        self.parts, self._places, stop = parts, dict[str, slice](), 0
+        self.parts, self._places, stop = parts, dict[str, tuple[slice, torch.dtype, tuple[int, ...]]](), 0
         for name, dtype, shape in parts:
             start = -(-stop // _ALIGNMENT) * _ALIGNMENT
             stop = start + math.prod(shape) * dtype.itemsize
-            self._places[name] = slice(start, stop)
+            self._places[name] = slice(start, stop), dtype, shape
         self._data = torch.empty(stop, dtype=torch.uint8, device=device, pin_memory=is_pinned)
 
     @classmethod
@@ -45,7 +45,7 @@ class NumberBlock:
         block = cls(parts, torch.device("cpu"), is_pinned)
         numbers: np.ndarray = block._data.numpy()
         for name, each in arrays.items():
-            numbers[block._places[name]] = np.ascontiguousarray(each).view(np.uint8).ravel()
+            numbers[block._places[name][0]] = np.ascontiguousarray(each).view(np.uint8).ravel()
         return block
 
     def __contains__(self, name: str) -> bool:
@@ -54,8 +54,8 @@ class NumberBlock:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Return a tensor of the block, as a view."""
-        dtype, shape = next((dtype, shape) for each, dtype, shape in self.parts if each == name)
-        return self._data[self._places[name]].view(dtype).view(shape)
+        place, dtype, shape = self._places[name]
+        return self._data[place].view(dtype).view(shape)
 
     def on(self, device: torch.device) -> Self:
         """Return a copy on a device."""

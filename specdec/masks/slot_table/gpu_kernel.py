@@ -47,7 +47,7 @@ def _merged(acc, total, m, own, own_total, own_m):
 
 @triton.jit
 def _view(view, table, t_node, index, is_row, NODES: tl.constexpr, CHUNK: tl.constexpr):
-    """What a tile reads for all its nodes, in view 0, or for one of them that lists slots, in views 1 … NODES.
+    """A view of the cache: for all nodes of a tile, view 0, or for one of them that lists slots, views 1 … NODES.
 
     Returns the positions between which each row sees keys, and all rows together, from which position on slots are
     listed, the list, and the number of views.

@@ -7,9 +7,8 @@ a node's sum depends on other nodes, on the row's place in the batch or on the s
 doesn't see change no bit.
 
 On GPUs with Triton this is one kernel, or two if chunks are merged (``gpu_kernel.py``). The functions here are the
-reference, and run elsewhere.
-That rows of the model's layers are independent, too, is tested by ``specdec/runtime/probes``. torch's norms need
-``specdec/models/independent_rows.py`` for it.
+reference, and run elsewhere. That rows of the model's layers are independent, too, is tested by
+``specdec/runtime/probes``. torch's norms need ``specdec/models/independent_rows.py`` for it.
 """
 
 from typing import Any
