@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from specdec.backends.base import Backend, Examination, KVBlock
 from specdec.backends.output import Output, OutputRow
 from specdec.errors import PluginError
+from specdec.inputs.base import PromptInputs
 from specdec.layout import Compiler, KeyedDraw, Layout, Shapes
 from specdec.numerics import Numerics
 from specdec.tree import ROOT, DraftTree, Role
@@ -26,11 +27,13 @@ class CacheRow:
         capacity: the number of tokens that the row may grow to.
         length: the number of committed tokens.
         is_waiting: True while a context holds the row for its next request.
+        inputs: what its prompt holds besides tokens; None for text alone.
     """
 
     capacity: int
     length: int = 0
     is_waiting: bool = False
+    inputs: PromptInputs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,12 @@ class Target:
         self._rows.append(row)
         return row
 
+    def set_inputs(self, row: CacheRow, inputs: PromptInputs | None) -> None:
+        """Set what a row's prompt holds besides tokens, before it is read further."""
+        if row.inputs is not inputs:
+            self.backend.set_inputs(self._rows.index(row), inputs)
+            row.inputs = inputs
+
     def compile(
         self,
         trees: Mapping[CacheRow, DraftTree],
@@ -171,6 +180,8 @@ class Target:
         for number, row in enumerate(rows):
             if prefix := prefixes.get(row):
                 grown[number] = grown[number].below(prefix, row in wanted_prefixes)
+            if row.inputs is not None and row in trees:
+                grown[number].blocks = row.inputs.blocks_from(row.length)
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
         lengths = tuple(
             len(tree) if row in chunks else len(prefixes.get(row, ())) for row, tree in zip(rows, grown, strict=True)
@@ -214,6 +225,7 @@ class Target:
         No chunk contains the text's last token, which is the root of the first tree.
         """
         end = row.length - row.length % self.shapes.chunk + self.shapes.chunk
+        end = end if row.inputs is None else row.inputs.chunk_end(end)
         return tokens[row.length : end] if end < len(tokens) else ()
 
     def read(self, row: CacheRow, tokens: Sequence[int], wanted: Sequence[int] = (ROOT,)) -> OutputRow:

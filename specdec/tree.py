@@ -72,6 +72,7 @@ class DraftTree:
         proposed_by: by node of a merge, the strategies that proposed its token.
         probs: by node of a merge, the probability that the node is right if its parent is.
         sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
+        blocks: stretches of a prompt's nodes that all see one another, and all nodes before them.
         has_true_q: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
     """
@@ -87,6 +88,7 @@ class DraftTree:
         self.proposed_by: dict[int, tuple[str, ...]] = {}
         self.probs: dict[int, float] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
+        self.blocks: tuple[range, ...] = ()
         self._index: dict[tuple[int, int], int] = {}
 
     @classmethod

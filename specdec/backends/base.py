@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.backends.output import Output
 from specdec.costs import CostModel, Costs, StepCosts
+from specdec.inputs.base import PromptInputs
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
 
@@ -101,6 +102,7 @@ class Backend(ABC):
             copy of the weights, made at load.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
         holds_prefixes: True if the backend supports ``copy_block`` and ``append_blocks``.
+        takes_inputs: True if the backend supports ``set_inputs``: prompts with images, audio or an encoder's states.
         replaces_layers: True if passes run something else in the place of the model's layers. Whatever fails there, or
             has other bits, the next backend may do better with the layers.
     """
@@ -110,6 +112,7 @@ class Backend(ABC):
     runs_layers: ClassVar[bool] = False
     is_preferred: ClassVar[bool] = False
     replaces_layers: ClassVar[bool] = False
+    takes_inputs: ClassVar[bool] = False
 
     holds_prefixes: bool = False
     shapes: Shapes
@@ -180,6 +183,10 @@ class Backend(ABC):
     @abstractmethod
     def open(self, capacity: int) -> None:
         """Open the next row, empty, for up to ``capacity`` tokens."""
+
+    def set_inputs(self, row: int, inputs: PromptInputs | None) -> None:
+        """Set what a row's prompt holds besides tokens, before its passes; it moves with the row on ``release``."""
+        raise NotImplementedError
 
     def expect(self, capacities: Sequence[int]) -> None:  # noqa: B027 - optional
         """Announce the capacities of all rows that will soon be open, so that memory need not grow row by row."""

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,7 @@ from specdec.backends.grouped_attention import NAME as GROUPED
 from specdec.backends.grouped_attention import register as register_grouped
 from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.inputs import Inputs, Outputs
+from specdec.backends.row_inputs import NO_ARGUMENTS, RowInputs
 from specdec.backends.output import Output
 from specdec.backends.states.state_cache_choice import state_cache_of
 from specdec.backends.states.state_costs import StateCosts
@@ -23,6 +24,7 @@ from specdec.backends.supported_passes import SupportedPasses, assumed_passes
 from specdec.backends.wide_passes import WidePasses
 from specdec.costs import CostModel, Costs
 from specdec.errors import ModelError
+from specdec.inputs.base import PromptInputs
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import ONE_THREAD, refuse_fork
 from specdec.models.architecture import cache_argument, name_of, state_kinds
@@ -51,6 +53,7 @@ class HFBackend(Backend):
     """
 
     runs_layers: ClassVar[bool] = True
+    takes_inputs: ClassVar[bool] = True
     holds_prefixes: bool = True
     no_chains: ClassVar[str] = ""
     keeps_states: ClassVar[bool] = True
@@ -67,6 +70,7 @@ class HFBackend(Backend):
         self._wide = WidePasses(model, not passes.shapes.takes_drafts, passes.reads_rows_alone)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
+        self._row_inputs = RowInputs()
         self._first, self._kept = 0, range(0)  # row of the last pass, and those that were committed last
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
@@ -118,6 +122,9 @@ class HFBackend(Backend):
         self.refresh()
         self._cache.open(capacity)
 
+    def set_inputs(self, row: int, inputs: PromptInputs | None) -> None:
+        self._row_inputs.set(row, inputs)
+
     def expect(self, capacities: Sequence[int]) -> None:
         self._cache.expect(capacities)
 
@@ -138,9 +145,14 @@ class HFBackend(Backend):
             wanted = torch.tensor(repeated, device=self.shapes.device)
         device = self.shapes.device
         masks = {kind: mask.to(device) for kind, mask in layout.masks.items()}
-        inputs = Inputs(layout.input_ids.to(device), layout.positions.to(device), masks, wanted)
+        positions, more = self._row_inputs.arguments(layout)
+        inputs = Inputs(layout.input_ids.to(device), positions.to(device), masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
-            logits, *states = self._outputs(inputs, max(layout.lengths), layout.hidden)
+            if more:
+                mask = mask_argument(masks)
+                logits, *states = self._run(inputs.input_ids, inputs.positions, mask, wanted, layout.hidden, more)
+            else:
+                logits, *states = self._outputs(inputs, max(layout.lengths), layout.hidden)
         return Output(logits[:, : len(columns)], columns, stacked(states), layout.hidden)
 
     def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> Outputs:
@@ -158,8 +170,10 @@ class HFBackend(Backend):
             for parts in self._cache.passes(passes.chains):
                 inputs = passes.inputs(parts)
                 mask = mask_argument(inputs.masks)
+                positions, more = self._row_inputs.arguments_of(parts, inputs.positions)
                 with self._attention(bool(inputs.masks)), self._cache.pass_context():
-                    logits, *states = self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layout.hidden)
+                    ids, columns = inputs.input_ids, inputs.columns
+                    logits, *states = self._run(ids, positions, mask, columns, layout.hidden, more)
                 passes.add(parts, logits, states)
         return passes.output()
 
@@ -170,10 +184,11 @@ class HFBackend(Backend):
         mask: Any,
         columns: torch.Tensor | None,
         layers: Sequence[int] = (),
+        more: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Outputs:
         """Return the model's logits, ``(rows, columns, vocab)``, and each layer's states, ``(rows, width, size)``.
 
-        ``columns=None`` means all.
+        ``columns=None`` means all; ``more`` are the arguments for rows with inputs.
         """
         extra: dict[str, Any] = {self._cache_argument: self._cache}
         if "position_ids" in self._parameters:
@@ -181,6 +196,7 @@ class HFBackend(Backend):
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
             extra["logits_to_keep"] = columns
+        extra |= more
         hooked = layers if self._hidden_states.is_able else ()
         if layers and not hooked:
             extra["output_hidden_states"] = True
@@ -220,6 +236,7 @@ class HFBackend(Backend):
 
     def release(self, row: int) -> None:
         self._kept = range(0)
+        self._row_inputs.release(row, self.num_rows - 1)
         with without_gradients(self._is_inference):
             self._cache.release(row)
 

@@ -1,6 +1,6 @@
 """Drafting: the trees of one strategy's turns, within budgets and checked."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from specdec.constraints.path_state import PathState
@@ -69,6 +69,8 @@ def _fed_part(proposed: DraftTree, request: RequestState, batch: Batch) -> Draft
     tree, roles = proposed, request.strategy.read_roles
     if request.constraint is not None:
         tree = allowed_part(tree, request.constraint)
+    if request.inputs is not None:
+        tree = without_tokens(tree, request.inputs.placeholders)
     if not batch.target.shapes.takes_trees:
         tree = tree.longest_chain()
     if batch.drops_drafts and request.verifier.is_keyed:
@@ -93,6 +95,15 @@ def allowed_part(tree: DraftTree, constraint: PathState) -> DraftTree:
         if node not in refused or node in kept:
             kept |= {node, tree.parents[node]} - {ROOT}
     return tree if len(kept) == len(tree) - 1 else tree.subtree(sorted(kept))
+
+
+def without_tokens(tree: DraftTree, tokens: Collection[int]) -> DraftTree:
+    """Return a tree without some tokens and what follows them."""
+    kept = [ROOT]
+    for node in range(1, len(tree)):
+        if tree.tokens[node] not in tokens and tree.parents[node] in kept:
+            kept.append(node)
+    return tree if len(kept) == len(tree) else tree.subtree(kept[1:])
 
 
 def _is_allowed(node: int, tree: DraftTree, states: dict[int, PathState | None]) -> bool:

@@ -23,6 +23,7 @@ from specdec.decoding.context import Context
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
 from specdec.errors import Guard, SpecdecError
+from specdec.inputs.base import Mark, PromptInputs, key_of, num_same
 from specdec.strategies.request import Retained
 from specdec.target import CacheRow, Target
 
@@ -36,6 +37,7 @@ class _Block:
 
     Attributes:
         num_bytes: of keys, values and states.
+        inputs: that the keys and values depend on, such as images.
         states: by strategy, about the block's positions and the one before them, without the last: the state at a
             position may depend on the next token.
     """
@@ -44,8 +46,18 @@ class _Block:
     tokens: tuple[int, ...]
     end: int
     held: KVBlock
+    inputs: tuple[Mark, ...] = ()
     num_bytes: int = 0
+
+    @property
+    def key(self) -> "_Key":
+        """By what the cache finds the block."""
+        return self.parent, self.tokens, self.inputs
+
     states: WeakKeyDictionary[Strategy, Retained] = field(default_factory=WeakKeyDictionary)
+
+
+_Key = tuple[_Block | None, tuple[int, ...], tuple[Mark, ...]]
 
 
 class PrefixCache:
@@ -65,7 +77,7 @@ class PrefixCache:
         self._is_checked = False  # the model, since no request was running
         self._contexts: list[Context] = []  # those with rows, by last use
         # By last use, each before its parent: the first has no children.
-        self._blocks = OrderedDict[tuple[_Block | None, tuple[int, ...]], _Block]()
+        self._blocks = OrderedDict[_Key, _Block]()
         self._max_bytes = 0
         self.num_bytes = 0
 
@@ -96,6 +108,7 @@ class PrefixCache:
             retained = self._continue(request, context)
         if request.row is None:
             request.row = self._target.open(request.capacity)
+            self._target.set_inputs(request.row, request.inputs)
             if self._max_bytes and may_reuse:
                 retained = self._load_blocks(request, request.row)
         request.row.capacity = max(request.row.capacity, request.capacity)
@@ -130,7 +143,7 @@ class PrefixCache:
         if not self._max_bytes or request.row is None:
             return
         with Guard("copying keys and values") as guard:
-            path = self._copy_blocks(request.row, request.tokens)
+            path = self._copy_blocks(request.row, request.tokens, request.inputs)
             self._save_states(path, request)
         if guard.error is not None:  # memory, or a backend's code
             self._disable(guard.error)
@@ -169,13 +182,18 @@ class PrefixCache:
         """
         same = takewhile(lambda pair: pair[0] == pair[1], zip(context.tokens, request.tokens[:-1], strict=False))
         num_reused, state = sum(1 for _ in same), context.states.get(request.strategy)
+        assert context.row is not None, "a cached context has a row"
+        most = num_same(context.row.inputs, request.inputs)
+        num_reused = num_reused if most is None else min(num_reused, most)
         if request.strategy.reads_prompts:
             num_reused = 0 if state is None else num_reused - 1
+        num_reused = num_reused if request.inputs is None else request.inputs.resume_at(num_reused)
         if num_reused < 1:
             self.drop(context)
             return ()
         request.row = row = self._detach(context)  # released with the request if the following fails
         self._target.rollback(row, num_reused)
+        self._target.set_inputs(row, request.inputs)
         self._target.backend.refresh()
         return () if state is None else (state,)
 
@@ -193,10 +211,11 @@ class PrefixCache:
         If that fails, the row stays empty and the blocks are disabled. A strategy that reads prompts has the last token
         of the blocks read again.
         """
-        strategy, path = request.strategy, list(self._path_of(request.tokens[:-1]))
+        strategy, path = request.strategy, list(self._path_of(request.tokens[:-1], request.inputs))
         if strategy.reads_prompts:
             path = list(takewhile(lambda block: strategy in block.states, path))
-        while path and not path[-1].held.is_resumable:
+        end = len(path) * _BLOCK if request.inputs is None else request.inputs.resume_at(len(path) * _BLOCK)
+        while path and not (path[-1].held.is_resumable and path[-1].end <= end):
             path.pop()
         if not path:
             return ()
@@ -211,9 +230,9 @@ class PrefixCache:
             return ()
         return tuple(block.states[strategy] for block in path) if strategy.reads_prompts else ()
 
-    def _copy_blocks(self, row: CacheRow, tokens: Sequence[int]) -> list[_Block]:
+    def _copy_blocks(self, row: CacheRow, tokens: Sequence[int], inputs: PromptInputs | None) -> list[_Block]:
         """Add the blocks of a row to the cache, as far as there is room; return them, and those that were cached."""
-        path = list(self._path_of(tokens[: row.length]))
+        path = list(self._path_of(tokens[: row.length], inputs))
         self._touch(path)  # so that none of them is dropped for a later block
         for block in path:
             if not block.held.is_final:
@@ -227,10 +246,11 @@ class PrefixCache:
         last_end, last = next((each for each in copies if each[1].is_resumable), (begin, None))  # a row continues there
         for end in range(begin + _BLOCK, last_end + 1, _BLOCK):
             held = last if last is not None and end == last_end else self._target.copy_block(row, end - _BLOCK, end)
-            block = _Block(path[-1] if path else None, tuple(tokens[end - _BLOCK : end]), end, held)
+            parent, own = path[-1] if path else None, tuple(tokens[end - _BLOCK : end])
+            block = _Block(parent, own, end, held, key_of(inputs, end))
             if not self._grow(block, held.num_bytes, path):
                 break
-            self._blocks[block.parent, block.tokens] = block
+            self._blocks[block.key] = block
             path.append(block)
         self._touch(path)
         return path
@@ -258,15 +278,16 @@ class PrefixCache:
             oldest = next(iter(self._blocks.values()), None)
             if oldest is None or oldest in path:
                 return False
-            del self._blocks[oldest.parent, oldest.tokens]
+            del self._blocks[oldest.key]
             self.num_bytes -= oldest.num_bytes
         return True
 
-    def _path_of(self, text: Sequence[int]) -> Iterator[_Block]:
+    def _path_of(self, text: Sequence[int], inputs: PromptInputs | None) -> Iterator[_Block]:
         """The cached blocks of a text's prefix."""
         block: _Block | None = None
         for start in range(0, len(text) - _BLOCK + 1, _BLOCK):
-            block = self._blocks.get((block, tuple(text[start : start + _BLOCK])))
+            end = start + _BLOCK
+            block = self._blocks.get((block, tuple(text[start:end]), key_of(inputs, end)))
             if block is None:
                 return
             yield block
@@ -274,7 +295,7 @@ class PrefixCache:
     def _touch(self, path: Sequence[_Block]) -> None:
         """Mark the blocks of a text as used, its first one last."""
         for block in reversed(path):
-            self._blocks.move_to_end((block.parent, block.tokens))
+            self._blocks.move_to_end(block.key)
 
     def _disable(self, error: SpecdecError) -> None:
         warnings.warn(f"the prefix cache is disabled: {error}", stacklevel=2)

@@ -13,6 +13,7 @@ from specdec.decoding.stats import Stats
 from specdec.decoding.strategy import Strategy
 from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import Guard, PluginError
+from specdec.inputs.base import PromptInputs
 from specdec.layout import KeyedDraw
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
@@ -52,6 +53,7 @@ class RequestState:
     Attributes:
         tokens: the last is the root, whose keys and values aren't cached yet.
         strategy: bound for the ``reads_q`` and ``is_keyed`` of ``verifier``.
+        inputs: what the prompt holds besides tokens; None for text alone.
         decoder: None unless text is needed while decoding: for stop strings and streams.
         constraint: the constraint's state after the committed tokens; None if the text is free.
         index: the request's place in the caller's list.
@@ -75,6 +77,7 @@ class RequestState:
     eos_token_ids: frozenset[int]
     randomness: Randomness
     warper: Warper
+    inputs: PromptInputs | None = None
     decoder: TextDecoder | None = None
     constraint: PathState | None = None
     index: int = 0

@@ -6,7 +6,8 @@ its nodes follow: node i in slot lengths[b] + i.
 
 Laws:
 - Visibility equals the ancestor closure: a node sees all committed slots of its row, its ancestors and itself, and
-  nothing else; windows are decided on positions, never on slots.
+  nothing else, except that the nodes of a tree's ``blocks`` see one another; windows are decided on positions, never on
+  slots.
 - Every compiler gives the logits of ``dense``, to rounding.
 - Padding nodes see only themselves, and no other node sees them.
 - A compiler that is ``bit_exact`` promises more, where the machine's libraries allow it: a node's logits have the same

@@ -24,6 +24,7 @@ def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int
     It serves a single row in a model without windows: one node after the committed slots, or a chain at the start.
     """
     is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
+    is_plain &= not trees[0].blocks
     return is_plain and not any(shapes.attention.values())
 
 
@@ -39,11 +40,13 @@ def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -
 def ancestors(tree: DraftTree, width: int) -> np.ndarray:
     """Return the ancestor matrix: entry [i, j] is True if node j is an ancestor of node i, or i itself.
 
-    Shape ``(width, width)``, padding included.
+    Nodes of a block are one another's ancestors. Shape ``(width, width)``, padding included.
     """
     closure = np.eye(width, dtype=bool)
     for node in range(1, len(tree)):
         closure[node] |= closure[tree.parents[node]]
+    for block in tree.blocks:
+        closure[block.start : block.stop, block.start : block.stop] = True
     return closure
 
 
@@ -78,7 +81,7 @@ class Marks:
     device: torch.device
 
 
-_Shape = tuple[tuple[int, ...], int, Marks]
+_Shape = tuple[tuple[int, ...], tuple[range, ...], int, Marks]
 
 
 class MaskCache:
@@ -95,7 +98,7 @@ class MaskCache:
 
     def after_prefix(self, length: int, tree: DraftTree, width: int, marks: Marks) -> torch.Tensor:
         """Return a tree's mask after ``length`` slots that all its nodes see, (width, length + width); read-only."""
-        shape = tuple(tree.parents), width, marks
+        shape = tuple(tree.parents), tree.blocks, width, marks
         is_cached = width <= _WIDEST and width * (length + _ROOM + width) <= _MOST_OF_ONE
         cached = self._masks.pop(shape, None)
         self._num_numbers -= 0 if cached is None else cached.numel()

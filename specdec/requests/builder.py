@@ -12,6 +12,8 @@ from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
 from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import RequestError, plural
+from specdec.inputs.base import PromptInputs
+from specdec.inputs.prepared import PreparedPrompt
 from specdec.layout import Shapes
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
@@ -60,11 +62,13 @@ class RequestBuilder:
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
             try:
-                ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, request.template)
+                inputs = item.inputs if isinstance(item, PreparedPrompt) else None
+                ids = item.ids if isinstance(item, PreparedPrompt) else item
+                ids = prompts.encode(ids, self.tokenizer, self.shapes.vocab_size, request.template)
                 own = settings[index]
                 if own.eos_token_id is None:
                     own = own.model_copy(update={"eos_token_id": self._ends(item, request.template)})
-                made = self._request(ids, strategies[index], own, wants_text)
+                made = self._request(ids, inputs, strategies[index], own, wants_text)
                 made.index, made.context = index, contexts[index]
                 requests.append(made)
             except RequestError as error:
@@ -112,12 +116,15 @@ class RequestBuilder:
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
         return own_eos_token_ids(self.model, vocab_size)
 
-    def _request(self, ids: list[int], strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:
+    def _request(
+        self, ids: list[int], inputs: PromptInputs | None, strategy: Strategy, given: Settings, wants_text: bool
+    ) -> RequestState:
         shapes, settings = self.shapes, given.after_prompt(len(ids))
         check_length(len(ids), settings.max_new_tokens, shapes.context_length)
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(
             tokens=ids,
+            inputs=inputs,
             strategy=strategy,
             verifier=self.verifier,
             settings=settings,

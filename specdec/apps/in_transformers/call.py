@@ -9,11 +9,13 @@ from transformers import GenerationConfig
 
 from specdec.apps.in_transformers.arguments import check_criteria, check_functions, sampling_settings, stopping_settings
 from specdec.apps.in_transformers.output import as_output, check_scores, gives, padded
-from specdec.apps.in_transformers.refusals import check_inputs, check_mode, check_positions, check_processors
+from specdec.apps.in_transformers.refusals import check_inputs, check_mode, check_processors
 from specdec.apps.in_transformers.rows import PaddedRow, rows_of
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.inputs.base import PromptInputs
+from specdec.inputs.prepared import PreparedPrompt, prepared_rows
 from specdec.record import StepRecord
 
 _SEEDS = 2**62
@@ -40,23 +42,23 @@ class GenerateCall:
         self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
         self._config, self._streamer, self._constraint = config, streamer, constraint
         self._rows: list[PaddedRow] = []
+        self._inputs: list[PromptInputs | None] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
 
-    def check(self, inputs: Mapping[str, Any], assistant_model: Any | None, reads_images: bool = False) -> None:
+    def check(self, model: Any, inputs: Mapping[str, Any], assistant_model: Any | None) -> None:
         """Raise an error for unsupported arguments, before the model is tested and packed.
 
         Args:
             inputs: the model's inputs besides ids.
-            reads_images: True for a vision-language model.
 
         Raises:
             RequestError: with the names of unsupported arguments.
         """
         check_mode(self._config, assistant_model)
-        check_inputs(inputs, reads_images)
+        check_inputs(inputs, model)
         self._rows = rows_of(self._input_ids, inputs.get("attention_mask"))
-        check_positions(inputs.get("position_ids"), self._rows)
+        self._inputs = prepared_rows(model, self._input_ids, [len(row.padding) for row in self._rows], inputs)
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
         check_functions([*self._processors, *self._criteria], len(self._rows))
@@ -82,7 +84,8 @@ class GenerateCall:
         return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors)
 
     def _stream(self, generator: Generator) -> None:
-        prompts = [row.prompt for row in self._rows]
+        rows = zip(self._rows, self._inputs, strict=True)
+        prompts = [row.prompt if inputs is None else PreparedPrompt(row.prompt, inputs) for row, inputs in rows]
         chunks = generator.stream(prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:

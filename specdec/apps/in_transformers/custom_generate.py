@@ -86,7 +86,7 @@ class CustomGenerate:
         call = GenerateCall(
             input_ids, logits_processor, stopping_criteria, generation_config, streamer, self.constraint
         )
-        call.check(model_kwargs, withheld.get("assistant_model"), "image" in model.input_modalities)
+        call.check(model, model_kwargs, withheld.get("assistant_model"))
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
 
 

@@ -1,16 +1,16 @@
 """Checks that refuse unsupported calls of ``generate``, each with the argument's name."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-import torch
 from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
-from specdec.apps.in_transformers.rows import PaddedRow
 from specdec.errors import RequestError
+from specdec.inputs.prepared import ENCODED
 from specdec.models.architecture import CACHE_ARGUMENTS
 
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
@@ -27,8 +27,7 @@ _INSTEAD = {
     "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
     "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
 }
-_MODALITIES = "mm_encoder_outputs"  # by modality, added by generate for every vision-language model
-_TOKEN_TYPES = "mm_token_type_ids", "token_type_ids"  # of a vision-language model: 0 for text
+_UNSUPPORTED = {"cross_attention_mask": "layers that attend to images apart from the text"}
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
@@ -53,21 +52,13 @@ def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
             raise RequestError(f"custom_generate doesn't return {name}: {_LEAVE}")
 
 
-def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
-    """Refuse inputs of the model other than ids, their padding and their positions.
-
-    Inputs that only mark the prompt as text are accepted: processors and ``generate`` itself add them to every call of
-    a vision-language model.
-
-    Args:
-        reads_images: True for a vision-language model; in other models token types have another meaning.
+def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
+    """Refuse inputs of the model that specdec doesn't read; those of images and audio are a multimodal model's.
 
     Raises:
         RequestError: with the names of the inputs.
     """
-    given = [name for name, output in (inputs.get(_MODALITIES) or {}).items() if output is not None]
-    if given:
-        raise RequestError(f"custom_generate supports text only, but {' and '.join(given)} input was given: {_LEAVE}")
+    own = inspect.signature(model.forward).parameters if len(model.input_modalities) > 1 else {}
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
         if name in CACHE_ARGUMENTS and _is_quantized(value):  # also that of cache_implementation="quantized"
             raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")
@@ -75,26 +66,10 @@ def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
             )
-        is_text = reads_images and name in _TOKEN_TYPES and not torch.as_tensor(value).any()
-        if name not in (*_READ, _MODALITIES) and not is_text:
+        if name in _UNSUPPORTED:
+            raise RequestError(f"custom_generate doesn't support {_UNSUPPORTED[name]} ({name}): {_LEAVE}")
+        if name not in (*_READ, ENCODED, *own):
             raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
-
-
-def check_positions(position_ids: torch.Tensor | None, rows: Sequence[PaddedRow]) -> None:
-    """Refuse positions that aren't counted from each prompt's first token.
-
-    Raises:
-        RequestError: with the remedy.
-    """
-    if position_ids is None:
-        return
-    # (batch, tokens), or (axes, batch, tokens) for models with rows and columns of images, which text doesn't use.
-    for axis in position_ids if position_ids.ndim == 3 else [position_ids]:
-        for row, positions in zip(rows, axis.expand(len(rows), -1).tolist(), strict=True):
-            if positions[len(row.padding) :] != list(range(len(row.prompt))):
-                raise RequestError(
-                    f"custom_generate supports only positions counted from each prompt's first token: {_LEAVE}"
-                )
 
 
 def check_processors(processors: Sequence[Any]) -> None:

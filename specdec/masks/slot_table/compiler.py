@@ -63,6 +63,10 @@ class SlotTableCompiler(MaskCompiler):
         table = np.empty((len(trees), 1, width, NUM_HEADER + listed.shape[2]), np.int32)
         table[:, 0, :, ROW] = np.arange(len(trees))[:, None]
         table[:, 0, :, PREFIX], table[:, 0, :, STOP], table[:, 0, :, NUM_HEADER:] = prefixes, positions + 1, listed
+        for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+            for block in tree.blocks:
+                nodes = slice(block.start, block.stop)
+                table[row, 0, nodes, PREFIX] = table[row, 0, nodes, STOP] = length + block.stop
         is_padding = np.arange(width) >= np.array([*map(len, trees)])[:, None]
         masks = dict[str, torch.Tensor]()
         for kind, window in shapes.attention.items():

@@ -1,0 +1,59 @@
+"""What the prompts of a cache's rows hold besides tokens, and the arguments of passes that follow from it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from specdec.backends.placement import RowTokens
+from specdec.inputs.base import PassPart, PromptInputs
+from specdec.layout import Layout
+
+NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+class RowInputs:
+    """The inputs of a cache's rows; rows of text alone have none."""
+
+    def __init__(self) -> None:
+        self._by_row: dict[int, PromptInputs] = {}
+
+    def set(self, row: int, inputs: PromptInputs | None) -> None:
+        """Set a row's inputs."""
+        self._by_row.pop(row, None)
+        if inputs is not None:
+            self._by_row[row] = inputs
+
+    def release(self, row: int, last: int) -> None:
+        """Drop a closed row's inputs; the last row gets its number."""
+        moved = self._by_row.pop(last, None)
+        if row != last:
+            self.set(row, moved)
+
+    def arguments(self, layout: Layout) -> tuple[torch.Tensor, Mapping[str, Any]]:
+        """Return the positions of a pass, and the arguments of its rows' inputs."""
+        if not self._by_row:
+            return layout.positions, NO_ARGUMENTS
+        rows = zip(layout.lengths, layout.num_nodes, layout.input_ids, strict=True)
+        parts = [
+            RowTokens(number, length, ids[:num_nodes].tolist())
+            for number, (length, num_nodes, ids) in enumerate(rows, layout.first)
+        ]
+        return self.arguments_of(parts, layout.positions)
+
+    def arguments_of(
+        self, parts: Sequence[RowTokens], positions: torch.Tensor
+    ) -> tuple[torch.Tensor, Mapping[str, Any]]:
+        """Return the positions of a pass over some rows, and the arguments of their inputs."""
+        found = [self._by_row.get(part.row) for part in parts]
+        given = [inputs for inputs in found if inputs is not None]
+        if not given:
+            return positions, NO_ARGUMENTS
+        if any(inputs.offset for inputs in given):
+            offsets = [0 if inputs is None else inputs.offset for inputs in found]
+            positions = positions + torch.tensor(offsets, device=positions.device)[:, None]
+        passed = [
+            PassPart(inputs, number, part.start, part.tokens)
+            for number, (inputs, part) in enumerate(zip(found, parts, strict=True))
+        ]
+        return positions, type(given[0]).arguments(passed, positions)

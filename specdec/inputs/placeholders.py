@@ -1,0 +1,129 @@
+"""Inputs in a decoder's own text: each image or recording stands where its placeholder ids are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from specdec.inputs.base import Mark, PassPart, PromptInputs
+from specdec.inputs.features import Features, joined
+
+_DIGEST = 16  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceholderInputs(PromptInputs):
+    """The images, videos and recordings of a prompt, for a model that has only a decoder.
+
+    Attributes:
+        tokens: of the prompt.
+        token_ids: by modality, the id of its placeholders.
+        features: by modality, one for each of its placeholders; of modalities that are encoded before the prompt.
+        raw: by name, the arguments for modalities that the model encodes in the prompt's pass.
+        positions: of the prompt's tokens, ``(axes, tokens)``; None where they are the index plus ``offset``.
+        token_types: by name, kinds of tokens that a model's layers read, ``(tokens,)``.
+    """
+
+    tokens: Sequence[int]
+    token_ids: Mapping[str, int]
+    features: Mapping[str, Features]
+    raw: Mapping[str, torch.Tensor]
+    positions: torch.Tensor | None = None
+    token_types: Mapping[str, torch.Tensor] | None = None
+    blocks: tuple[range, ...] = ()
+    offset: int = 0
+
+    @cached_property
+    def num_tokens(self) -> int:  # type: ignore[override]  # read only
+        return len(self.tokens)
+
+    @cached_property
+    def placeholders(self) -> frozenset[int]:  # type: ignore[override]
+        return frozenset(self.token_ids.values())
+
+    @cached_property
+    def uncut(self) -> tuple[range, ...]:  # type: ignore[override]
+        encoded = {self.token_ids[modality] for modality in self.features}
+        within = [place for place, token in enumerate(self.tokens) if token in self.placeholders - encoded]
+        return (*self.blocks, range(within[0], within[-1] + 1)) if self.raw and within else self.blocks
+
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:  # type: ignore[override]
+        """One for each run of placeholders; tokens of a block also depend on the block's end."""
+        taken, marks = dict.fromkeys(self.features, 0), []
+        names = {token: modality for modality, token in self.token_ids.items()}
+        raw = _digest(self.raw.values()) if self.raw else b""
+        for modality, run in groupby(range(self.num_tokens), lambda place: names.get(self.tokens[place])):
+            places = [*run]
+            if modality in taken:
+                features = self.features[modality].part(taken[modality], taken[modality] + len(places))
+                taken[modality] += len(places)
+                marks.append(Mark(places[0], _digest(features.tensors())))
+            elif modality is not None:
+                marks.append(Mark(places[0], raw))
+        for block in self.blocks:
+            ids = torch.tensor(self.tokens[block.start : block.stop])
+            marks.append(Mark(block.start, _digest([ids])))
+        if self.positions is not None:  # an image's shape decides about the positions behind it
+            marks += [Mark(mark.position, _digest([self.positions])) for mark in marks[:1]]
+        return tuple(sorted(marks))
+
+    @classmethod
+    def arguments(cls, parts: Sequence[PassPart], positions: torch.Tensor) -> Mapping[str, Any]:
+        reading = [(part, part.inputs) for part in parts if isinstance(part.inputs, cls)]
+        reading = [(part, inputs) for part, inputs in reading if part.start < inputs.num_tokens]
+        if not reading:
+            return {}
+        arguments: dict[str, Any] = {}
+        taken: dict[str, list[Features]] = {}
+        for part, inputs in reading:
+            for modality, features in inputs._taken(part).items():
+                taken.setdefault(modality, []).append(features)
+            arguments |= inputs._raw_for(part)
+            for name, types in (inputs.token_types or {}).items():
+                arguments.setdefault(name, positions.new_zeros(positions.shape))
+                given = types[part.start : part.start + len(part.tokens)]
+                arguments[name][part.row, : len(given)] = given.to(positions.device)
+        if taken:
+            arguments["mm_encoder_outputs"] = {name: joined(each).output() for name, each in taken.items()}
+        tables = [inputs.positions for _, inputs in reading if inputs.positions is not None]
+        if tables:
+            arguments["position_ids"] = by_axes = positions.expand(len(tables[0]), -1, -1).clone()
+            for part, inputs in reading:
+                if inputs.positions is not None:
+                    given = inputs.positions[:, part.start : part.start + len(part.tokens)]
+                    by_axes[:, part.row, : given.shape[1]] = given
+        return arguments
+
+    def _places(self, part: PassPart, token: int) -> list[int]:
+        """Return where a part reads a placeholder; a row that a pass only crosses is fed another id."""
+        known = range(part.start, min(part.start + len(part.tokens), self.num_tokens))
+        return [place for place in known if self.tokens[place] == part.tokens[place - part.start] == token]
+
+    def _taken(self, part: PassPart) -> Mapping[str, Features]:
+        """Return the features of the placeholders that a part reads."""
+        found = {}
+        for modality, features in self.features.items():
+            token = self.token_ids[modality]
+            if num_read := len(self._places(part, token)):
+                before = sum(1 for each in self.tokens[: part.start] if each == token)
+                found[modality] = features.part(before, before + num_read)
+        return found
+
+    def _raw_for(self, part: PassPart) -> Mapping[str, torch.Tensor]:
+        """Return the raw inputs, for the part that reads their placeholders."""
+        unencoded = [token for modality, token in self.token_ids.items() if modality not in self.features]
+        return self.raw if any(self._places(part, token) for token in unencoded) else {}
+
+
+def _digest(tensors: Any) -> bytes:
+    """Return a digest of tensors' numbers."""
+    digest = blake2b(digest_size=_DIGEST)
+    for tensor in tensors:
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()

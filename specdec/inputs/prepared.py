@@ -1,0 +1,159 @@
+"""Prompts with inputs, as a model's own ``generate`` prepares them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specdec.errors import RequestError, plural
+from specdec.inputs.base import PromptInputs
+from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
+from specdec.inputs.features import Features
+from specdec.inputs.placeholders import PlaceholderInputs
+
+ENCODED = "mm_encoder_outputs"
+_MODALITIES = "image", "video", "audio"
+_READ_BY_LAYERS = ("moe_mm_token_type_ids",)
+_NOT_RAW = {ENCODED, "attention_mask", "position_ids", "input_ids", *TOKEN_TYPES, *_READ_BY_LAYERS}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPrompt:
+    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other.
+
+    Attributes:
+        is_chat: True if the ids are a conversation's.
+    """
+
+    ids: Sequence[int]
+    inputs: PromptInputs | None = None
+    is_chat: bool = False
+
+
+def placeholder_ids(model: Any) -> dict[str, int]:
+    """Return by modality the id of a model's placeholders; {} for a model of text."""
+    known = {}
+    for modality in set(_MODALITIES) & set(getattr(model, "input_modalities", ())):
+        for name in (f"{modality}_token_id", f"{modality}_token_index"):
+            token = getattr(model.config, name, None)
+            if isinstance(token, int):
+                known[modality] = token
+    return known
+
+
+def prepared_rows(
+    model: Any, input_ids: torch.Tensor, paddings: Sequence[int], given: Mapping[str, Any]
+) -> list[PromptInputs | None]:
+    """Return the inputs of each row of a call of ``generate``, None for rows of text alone.
+
+    Args:
+        input_ids: (rows, tokens), padded on the left.
+        paddings: by row, the number of padding tokens.
+        given: the arguments of the model's first pass, as ``generate`` prepares them.
+
+    Raises:
+        RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
+    """
+    token_ids = placeholder_ids(model)
+    texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
+    features = _by_row(encoded, texts, token_ids)
+    unencoded = {token for modality, token in token_ids.items() if modality not in encoded}
+    raw = _raw_by_row(given, [any(token in unencoded for token in text) for text in texts])
+    rows = list[PromptInputs | None]()
+    for number, (text, num_padding) in enumerate(zip(texts, paddings, strict=True)):
+        positions, offset = _positions(given.get("position_ids"), number, len(input_ids), num_padding, len(text))
+        types = {name: _of_row(given.get(name), number, num_padding) for name in (*TOKEN_TYPES, *_READ_BY_LAYERS)}
+        known = {name: values for name, values in types.items() if values is not None}
+        blocks = blocks_of(model, len(text), {name: each for name, each in known.items() if name in TOKEN_TYPES})
+        if not (features[number] or raw[number] or blocks or offset or positions is not None):
+            rows.append(None)
+            continue
+        rows.append(
+            PlaceholderInputs(
+                tokens=text,
+                token_ids=token_ids,
+                features=features[number],
+                raw=raw[number],
+                positions=positions,
+                token_types={name: each for name, each in known.items() if name in _READ_BY_LAYERS},
+                blocks=blocks,
+                offset=offset,
+            )
+        )
+    return rows
+
+
+def _by_row(
+    encoded: Mapping[str, Features], texts: Sequence[Sequence[int]], token_ids: Mapping[str, int]
+) -> list[dict[str, Features]]:
+    """Divide features among rows by counting placeholders."""
+    rows: list[dict[str, Features]] = [{} for _ in texts]
+    for modality, features in encoded.items():
+        if modality not in token_ids:
+            raise RequestError(f"the model's configuration names no id for {modality} placeholders")
+        counts, start = [text.count(token_ids[modality]) for text in texts], 0
+        if sum(counts) != len(features):
+            raise RequestError(
+                f"the prompt has {plural(sum(counts), f'{modality} placeholder')} (token {token_ids[modality]}), but the "
+                f"{modality} input has {plural(len(features), 'feature')}: give the ids and inputs of one processor call"
+            )
+        for row, count in zip(rows, counts, strict=True):
+            if count:
+                row[modality] = features.part(start, start + count)
+            start += count
+    return rows
+
+
+def _raw_by_row(given: Mapping[str, Any], readers: Sequence[bool]) -> list[dict[str, torch.Tensor]]:
+    """Divide inputs that the model encodes in its first pass among the rows that have placeholders for them."""
+    raw = {name: value for name, value in given.items() if name not in _NOT_RAW and isinstance(value, torch.Tensor)}
+    if not raw:
+        return [{} for _ in readers]
+    if not any(readers) and given.get(ENCODED):  # what is left over from encoding
+        return [{} for _ in readers]
+    if not any(readers):
+        raise RequestError(f"{', '.join(raw)} was given, but the prompt has no placeholders for it")
+    if len(readers) == 1:
+        return [raw]
+    if any(len(value) != sum(readers) for value in raw.values()):
+        raise RequestError(
+            f"{', '.join(raw)} can't be divided among {len(readers)} prompts: give one recording for each, or one prompt "
+            "at a time"
+        )
+    numbers = iter(range(sum(readers)))
+    return [
+        {name: value[number : number + 1] for number in [next(numbers)] for name, value in raw.items()} if reads else {}
+        for reads in readers
+    ]
+
+
+def _of_row(values: Any, number: int, num_padding: int) -> torch.Tensor | None:
+    return None if values is None else torch.as_tensor(values)[number, num_padding:]
+
+
+def _positions(
+    given: Any, number: int, num_rows: int, num_padding: int, length: int
+) -> tuple[torch.Tensor | None, int]:
+    """Return a row's positions, ``(axes, tokens)``, and the offset of later tokens; None if that gives them all.
+
+    Raises:
+        RequestError: if the positions of the tokens after the prompt differ by axis.
+    """
+    if given is None:
+        return None, 0
+    by_axes = given if given.ndim == 3 else given[None]
+    table = by_axes.expand(-1, num_rows, -1)[:, number, num_padding:]
+    counted = torch.arange(length, device=table.device)
+    ends = (table[:, -1] - counted[-1]).tolist()
+    offset = ends[-1]
+    if torch.equal(table, (counted + offset).expand(len(table), -1)):
+        return None, offset
+    if len(table) == 1:
+        raise RequestError("custom_generate supports only positions counted from each prompt's first token")
+    if len({*ends[-3:]}) > 1:
+        raise RequestError(
+            "the prompt ends with an image, so later positions differ by axis: put text behind the image"
+        )
+    return table, offset
