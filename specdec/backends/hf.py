@@ -16,8 +16,8 @@ from specdec.backends.grouped_attention import NAME as GROUPED
 from specdec.backends.grouped_attention import register as register_grouped
 from specdec.backends.hidden_states import HiddenStates, stacked
 from specdec.backends.inputs import Inputs, Outputs
-from specdec.backends.row_inputs import NO_ARGUMENTS, RowInputs
 from specdec.backends.output import Output
+from specdec.backends.row_inputs import NO_ARGUMENTS, RowInputs
 from specdec.backends.states.state_cache_choice import state_cache_of
 from specdec.backends.states.state_costs import StateCosts
 from specdec.backends.supported_passes import SupportedPasses, assumed_passes
@@ -145,8 +145,8 @@ class HFBackend(Backend):
             wanted = torch.tensor(repeated, device=self.shapes.device)
         device = self.shapes.device
         masks = {kind: mask.to(device) for kind, mask in layout.masks.items()}
-        positions, more = self._row_inputs.arguments(layout)
-        inputs = Inputs(layout.input_ids.to(device), positions.to(device), masks, wanted)
+        positions, more = self._row_inputs.arguments(layout, device)
+        inputs = Inputs(layout.input_ids.to(device), positions, masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             if more:
                 mask = mask_argument(masks)

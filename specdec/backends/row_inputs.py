@@ -30,16 +30,23 @@ class RowInputs:
         if row != last:
             self.set(row, moved)
 
-    def arguments(self, layout: Layout) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        """Return the positions of a pass, and the arguments of its rows' inputs."""
+    def offsets(self, layout: Layout) -> list[int]:
+        """Return by row what the model's positions are ahead of those of a pass; [] if none is."""
+        found = [self._by_row.get(row) for row in range(layout.first, layout.first + len(layout.lengths))]
+        offsets = [0 if inputs is None else inputs.offset for inputs in found]
+        return offsets if any(offsets) else []
+
+    def arguments(self, layout: Layout, device: torch.device) -> tuple[torch.Tensor, Mapping[str, Any]]:
+        """Return the positions of a pass on a device, and the arguments of its rows' inputs."""
+        placed = layout.positions.to(device)
         if not self._by_row:
-            return layout.positions, NO_ARGUMENTS
+            return placed, NO_ARGUMENTS
         rows = zip(layout.lengths, layout.num_nodes, layout.input_ids, strict=True)
         parts = [
             RowTokens(number, length, ids[:num_nodes].tolist())
             for number, (length, num_nodes, ids) in enumerate(rows, layout.first)
         ]
-        return self.arguments_of(parts, layout.positions)
+        return self.arguments_of(parts, placed)
 
     def arguments_of(
         self, parts: Sequence[RowTokens], positions: torch.Tensor

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.hidden_states import stacked
 from specdec.backends.inputs import Outputs
 from specdec.backends.output import Choices, Output, choices_of
+from specdec.backends.row_inputs import NO_ARGUMENTS
 from specdec.backends.static_cache import StaticPlacement, StaticRaggedCache
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
@@ -167,9 +168,11 @@ class StaticBackend(HFBackend):
         self.expect_hidden(layout.hidden)
         with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
             self._prepare(layout)
-            inputs = self._inputs(layout)
+            _, more = self._row_inputs.arguments(layout, self.shapes.device)
+            inputs = self._inputs(layout, has_inputs=bool(more))
             self.is_warm = True
-            run = self._replayed if self._graphs.captures and not self._is_hooked else self._called
+            is_replayed = self._graphs.captures and not self._is_hooked and not more
+            run = self._replayed if is_replayed else partial(self._called, more=more)
             logits, choices, *states = run(inputs, layout)
         rows, columns = len(layout.lengths), len(layout.columns)
         return Output(
@@ -196,9 +199,9 @@ class StaticBackend(HFBackend):
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
 
-    def _called(self, inputs: StaticInputs, layout: Layout) -> Outputs:
+    def _called(self, inputs: StaticInputs, layout: Layout, more: Mapping[str, Any]) -> Outputs:
         """Run a pass without a graph."""
-        return self._call(inputs.owned(), layout.hidden, layout.num_top)
+        return self._call(inputs.owned(), layout.hidden, layout.num_top, more)
 
     def _replayed(self, inputs: StaticInputs, layout: Layout) -> Outputs:
         """Run a pass by a graph's replay, from the second pass of a shape on."""
@@ -214,16 +217,20 @@ class StaticBackend(HFBackend):
         self.is_warm = self._graphs.is_warm
         return tuple(output.clone() for output in outputs)
 
-    def _inputs(self, layout: Layout) -> StaticInputs:
+    def _inputs(self, layout: Layout, has_inputs: bool) -> StaticInputs:
         """Return a pass's inputs, with the last row repeated up to a power of two: fewer numbers of rows, fewer graphs.
 
         With row numbers the copies read and write the last row itself, whose slots get the same numbers again.
         Otherwise they write to the rows that follow in the cache, unless those are open, and each node sees itself
         alone.
+
+        Args:
+            has_inputs: True if the pass reads images or the like, which rows can't be repeated with.
         """
         first, columns, place, num_rows = layout.first, layout.columns, self._placement, len(layout.lengths)
         is_last, most = first + num_rows >= len(self._cache.lengths), power_of_two(num_rows)
         is_padded = place.has_row_numbers or (is_last and first + most <= place.num_rows)
+        is_padded &= not has_inputs
         order = np.minimum(np.arange(most if is_padded else num_rows), num_rows - 1)
         multiple = self.shapes.row_multiple  # the head is a matrix product too: its rows are padded like others
         num_columns = min(-(-power_of_two(len(columns)) // multiple) * multiple, layout.width)
@@ -236,6 +243,8 @@ class StaticBackend(HFBackend):
             "slots": slots[order],
             "columns": np.array([*columns, *(columns[-1] for _ in range(num_columns - len(columns)))]),
         }
+        if offsets := self._row_inputs.offsets(layout):
+            numbers["offsets"] = np.array(offsets)[order, None]
         if layout.draws and self._draw:
             draws = [layout.draws[row] or KeyedDraw(0, 1.0) for row in order]
             numbers["seeds"] = np.array([each.seed for each in draws], np.int64)
@@ -266,14 +275,21 @@ class StaticBackend(HFBackend):
             mask[given:, 0, nodes, nodes + layout.lengths[-1]] = 0.0
         return mask
 
-    def _call(self, inputs: StaticInputs, hidden: tuple[int, ...] = (), num_top: int = 0) -> Outputs:
+    def _call(
+        self,
+        inputs: StaticInputs,
+        hidden: tuple[int, ...] = (),
+        num_top: int = 0,
+        more: Mapping[str, Any] = NO_ARGUMENTS,
+    ) -> Outputs:
         """Return the logits, the choices on a device that has to send them to the host, and hidden states."""
         numbers, kinds = inputs.numbers, self.shapes.attention
         self._placement.rows, self._placement.slots = numbers["rows"], numbers["slots"]
         masks = {kind: inputs.mask(kind) for kind in kinds}
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True, name=self.compiler.attention if self._placement.has_row_numbers else None):
-            logits, *states = self._run(numbers["input_ids"], numbers["positions"], mask, numbers["columns"], hidden)
+            positions = numbers["positions"] + numbers["offsets"] if "offsets" in numbers else numbers["positions"]
+            logits, *states = self._run(numbers["input_ids"], positions, mask, numbers["columns"], hidden, more)
         drawn = None
         if self._draw and "seeds" in numbers:
             positions = numbers["positions"].index_select(1, numbers["columns"])

@@ -1,7 +1,7 @@
 """The contract of what a prompt holds besides its tokens: images, audio, or an encoder's states.
 
-Such inputs belong to a request, and move with its row. The loop, strategies and verifiers don't know what they are: they
-ask where a pass may end, which tokens can't be drafted, and what cached keys and values depend on. A backend that
+Such inputs belong to a request, and move with its row. The loop, strategies and verifiers don't know what they are:
+they ask where a pass may end, which tokens can't be drafted, and what cached keys and values depend on. A backend that
 ``takes_inputs`` gives its model the ``arguments`` of each pass.
 
 Laws:

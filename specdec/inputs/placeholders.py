@@ -95,7 +95,7 @@ class PlaceholderInputs(PromptInputs):
             arguments["position_ids"] = by_axes = positions.expand(len(tables[0]), -1, -1).clone()
             for part, inputs in reading:
                 if inputs.positions is not None:
-                    given = inputs.positions[:, part.start : part.start + len(part.tokens)]
+                    given = inputs.positions[:, part.start : part.start + len(part.tokens)].to(positions.device)
                     by_axes[:, part.row, : given.shape[1]] = given
         return arguments
 

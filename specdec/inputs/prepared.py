@@ -20,15 +20,10 @@ _NOT_RAW = {ENCODED, "attention_mask", "position_ids", "input_ids", *TOKEN_TYPES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedPrompt:
-    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other.
-
-    Attributes:
-        is_chat: True if the ids are a conversation's.
-    """
+    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other."""
 
     ids: Sequence[int]
     inputs: PromptInputs | None = None
-    is_chat: bool = False
 
 
 def placeholder_ids(model: Any) -> dict[str, int]:
@@ -96,8 +91,8 @@ def _by_row(
         counts, start = [text.count(token_ids[modality]) for text in texts], 0
         if sum(counts) != len(features):
             raise RequestError(
-                f"the prompt has {plural(sum(counts), f'{modality} placeholder')} (token {token_ids[modality]}), but the "
-                f"{modality} input has {plural(len(features), 'feature')}: give the ids and inputs of one processor call"
+                f"the prompt has {plural(sum(counts), f'{modality} placeholder')}, but the {modality} input has "
+                f"{plural(len(features), 'feature')}: give the ids and inputs of one call of the processor"
             )
         for row, count in zip(rows, counts, strict=True):
             if count:
@@ -119,8 +114,8 @@ def _raw_by_row(given: Mapping[str, Any], readers: Sequence[bool]) -> list[dict[
         return [raw]
     if any(len(value) != sum(readers) for value in raw.values()):
         raise RequestError(
-            f"{', '.join(raw)} can't be divided among {len(readers)} prompts: give one recording for each, or one prompt "
-            "at a time"
+            f"{', '.join(raw)} can't be divided among {len(readers)} prompts: give one recording for each, or one "
+            "prompt at a time"
         )
     numbers = iter(range(sum(readers)))
     return [

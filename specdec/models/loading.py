@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, memory_ran_out, nearest, plural, shortened
 from specdec.models.adapter_files import base_of, with_adapter
+from specdec.models.auto_classes import auto_class, has_processor
 from specdec.models.checkpoint_files import (
     ADAPTER_CONFIG,
     GIVE_A_MODEL,
@@ -190,12 +191,13 @@ def load_pretrained(
         loaded = load_pretrained_tokenizer(name, hub) if tokenizer is None else tokenizer
         return with_adapter(load_pretrained(base, loaded, dtype, device, **others)[0], name, hub), loaded
     place, where = _place(name, hub)
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         header = GgufHeader.of(Path(name)) if is_gguf(name) else None
         own = gguf_arguments(header) if header else {}
-        model, report = AutoModelForCausalLM.from_pretrained(
+        auto = auto_class(AutoConfig.from_pretrained(place, **where)) if header is None else AutoModelForCausalLM
+        model, report = auto.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **{**own, **others}
         )
         loaded = _read_tokenizer(name, place, where) if tokenizer is None else tokenizer
@@ -234,9 +236,11 @@ def load_pretrained_tokenizer(name: str, hub: HubAnswer | None = None) -> Any:
 
 
 def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoProcessor, AutoTokenizer
 
     try:
+        if has_processor(place):
+            return AutoProcessor.from_pretrained(place, **where)
         tokenizer = AutoTokenizer.from_pretrained(place, **where)
         return adapted_tokenizer(Path(name), tokenizer) if is_gguf(name) else tokenizer
     except Exception as error:  # damaged files raise errors of any kind

@@ -12,8 +12,9 @@ from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
 from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import RequestError, plural
-from specdec.inputs.base import PromptInputs
+from specdec.inputs.messages import has_media, processed
 from specdec.inputs.prepared import PreparedPrompt
+from specdec.inputs.processor import ProcessedPrompt
 from specdec.layout import Shapes
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
@@ -32,13 +33,20 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RequestBuilder:
-    """Makes requests for a model, checked against the model and its generation config as they are at that time."""
+    """Makes requests for a model, checked against the model and its generation config as they are at that time.
+
+    Attributes:
+        processor: encodes images and audio in messages; None if there is none.
+        why_text_only: why prompts can't have images, audio or an encoder's states, or "".
+    """
 
     model: Any
     tokenizer: Any | None
     shapes: Shapes
     verifier: Verifier
     constraints: ConstraintCache
+    processor: Any | None = None
+    why_text_only: str = ""
 
     def build(
         self, request: GenerationRequest, strategies: ReadOnly[Strategy], wants_text: bool = False
@@ -62,18 +70,37 @@ class RequestBuilder:
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
             try:
-                inputs = item.inputs if isinstance(item, PreparedPrompt) else None
-                ids = item.ids if isinstance(item, PreparedPrompt) else item
-                ids = prompts.encode(ids, self.tokenizer, self.shapes.vocab_size, request.template)
                 own = settings[index]
                 if own.eos_token_id is None:
                     own = own.model_copy(update={"eos_token_id": self._ends(item, request.template)})
-                made = self._request(ids, inputs, strategies[index], own, wants_text)
+                prompt = self._prompt(item, request.template)
+                made = self._request(prompt, strategies[index], own, wants_text)
                 made.index, made.context = index, contexts[index]
                 requests.append(made)
             except RequestError as error:
                 requests.append(error)
         return requests
+
+    def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
+        """Return a prompt's ids, with what else the model reads."""
+        if prompts.is_chat(item) and has_media(item):
+            self._check_inputs()
+            [item] = processed(item, self.processor, template).prompts()
+            template = {}
+        if isinstance(item, ProcessedPrompt):
+            self._check_inputs()
+            item = item.prepared(self.model)
+        given = item.ids if isinstance(item, PreparedPrompt) else item
+        ids = prompts.encode(given, self.tokenizer, self.shapes.vocab_size, template)
+        if not isinstance(item, PreparedPrompt):
+            return PreparedPrompt(ids)
+        if item.inputs is not None:
+            self._check_inputs()
+        return PreparedPrompt(ids, item.inputs)
+
+    def _check_inputs(self) -> None:
+        if self.why_text_only:
+            raise RequestError(self.why_text_only)
 
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
@@ -116,15 +143,14 @@ class RequestBuilder:
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
         return own_eos_token_ids(self.model, vocab_size)
 
-    def _request(
-        self, ids: list[int], inputs: PromptInputs | None, strategy: Strategy, given: Settings, wants_text: bool
-    ) -> RequestState:
+    def _request(self, prompt: PreparedPrompt, strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:
+        ids = [*prompt.ids]
         shapes, settings = self.shapes, given.after_prompt(len(ids))
         check_length(len(ids), settings.max_new_tokens, shapes.context_length)
         eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(
             tokens=ids,
-            inputs=inputs,
+            inputs=prompt.inputs,
             strategy=strategy,
             verifier=self.verifier,
             settings=settings,

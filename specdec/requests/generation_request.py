@@ -12,13 +12,16 @@ import torch
 
 from specdec.decoding.context import Context
 from specdec.errors import RequestError
+from specdec.inputs.processor import ProcessorOutput
 from specdec.requests import prompts
+from specdec.requests.options import RequestOptions
 from specdec.sampling.randomness import seed_of_sample
 
 _TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and those in chat_template_kwargs
 _SAMPLING_TOP_K = 50  # transformers' default when sampling
 _TRUNCATIONS = "top_k", "top_p", "min_p"
 _TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"  # 0 for text
+_OF_ENCODERS = "input_ids", "attention_mask", *_TOKEN_TYPES
 # A tokenizer's or processor's output for text; models use the ids and the mask only.
 _ENCODED = (
     "input_ids", "attention_mask", *_TOKEN_TYPES, "special_tokens_mask", "offset_mapping", "length",
@@ -92,9 +95,8 @@ def _template(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
-    names = ("input_ids", "attention_mask", *_TOKEN_TYPES)
-    encoded = {name: settings.pop(name) for name in names if name in settings}
-    if isinstance(prompt, Mapping) and "input_ids" in prompt:
+    encoded = {name: settings.pop(name) for name in [*settings] if name in _OF_ENCODERS or _is_input(name, settings)}
+    if isinstance(prompt, Mapping) and "role" not in prompt:
         encoded, prompt = {**encoded, **prompt}, None
     if not encoded:
         if prompt is None:
@@ -102,17 +104,20 @@ def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
         return prompt
     if prompt is not None:
         raise RequestError(f"both a prompt and {', '.join(encoded)} were given: give only one")
-    _check_encoded(encoded)
+    if any(_is_more_than_text(name, value) for name, value in encoded.items()):
+        return ProcessorOutput(encoded).prompts()
+    if "input_ids" not in encoded:
+        raise RequestError(f"{', '.join(encoded)} were given without input_ids")
     return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
 
 
-def _check_encoded(encoded: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer's output without ids, or with more than text."""
-    if "input_ids" not in encoded:
-        raise RequestError(f"{', '.join(encoded)} were given without input_ids")
-    for name, value in encoded.items():
-        if value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value))):
-            raise RequestError(f"specdec supports text only, but {name} was given with input_ids: leave it out")
+def _is_input(name: str, settings: Mapping[str, Any]) -> bool:
+    """Return True for a processor's output, such as pixel_values: numbers by a name that no setting has."""
+    return name not in RequestOptions.__annotations__ and isinstance(settings[name], torch.Tensor | np.ndarray)
+
+
+def _is_more_than_text(name: str, value: Any) -> bool:
+    return value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value)))
 
 
 def _without_padding(ids: Any, mask: Any) -> Any:

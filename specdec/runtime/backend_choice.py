@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
+from specdec.inputs.processor import split
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
 from specdec.models.loading import ModelSource
@@ -33,6 +34,7 @@ class LoadedModel:
 
     Attributes:
         engine: the name of the backend that reads and drives it instead of torch; "" for torch.
+        processor: of its images and audio, in which the tokenizer came; None for text alone.
         passed_over: by name, why preferred backends don't drive it.
         failed: by name, why preferred backends that tried have failed; shared by all readings of the model.
         remark: what else is to be known of the model as it was read; "" if nothing.
@@ -41,6 +43,7 @@ class LoadedModel:
     model: Any
     tokenizer: Any
     engine: str = ""
+    processor: Any = None
     passed_over: Mapping[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     remark: str = ""
@@ -129,7 +132,8 @@ def _loaded(source: ModelSource, model: Any, tokenizer: Any, **facts: Any) -> Lo
         dtype, left_out = str(model.dtype).removeprefix("torch."), remark_on(Path(source.name))
         remark = f"the GGUF file's weights are dequantised to {dtype}"
         remark = f"{remark}; {left_out}" if left_out else remark
-    return LoadedModel(model, tokenizer, remark=remark, **facts)
+    inner, processor = split(tokenizer)
+    return LoadedModel(model, inner, processor=processor, remark=remark, **facts)
 
 
 def preferred(registry: Registry) -> list[Plugin]:

@@ -212,7 +212,15 @@ class Binding:
         remedy = TORCH_IN_ONE_THREAD if copied else ONE_THREAD
         self._fingerprint = partial(_fingerprint_here, model, os.getpid(), remedy)
         constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
-        self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)
+        self.builder = RequestBuilder(
+            model,
+            tokenizer,
+            target.shapes,
+            choice.verifier,
+            constraints,
+            attempt.loaded.processor,
+            _why_text_only(attempt),
+        )
         self.fallback = self._registry.make("verifiers", "match")
         self.prefix_cache = PrefixCache(target, self._fingerprint)
 
@@ -235,6 +243,16 @@ class Binding:
             num_layers=shapes.num_layers,
             expect_hidden=target.backend.expect_hidden,
         )
+
+
+def _why_text_only(attempt: Attempt) -> str:
+    """Return why a model's prompts can't have images or audio, or ""."""
+    if not attempt.backend.cls.takes_inputs:
+        return f"backend {attempt.backend.name} reads text only: use backend='hf' for images and audio"
+    modalities = getattr(attempt.loaded.model, "input_modalities", ("text",))
+    if len(modalities) < 2:
+        return f"{type(attempt.loaded.model).__name__} reads text only: use a model that takes images or audio"
+    return ""
 
 
 def _fingerprint_here(model: Any, process: int, remedy: str) -> Fingerprint:

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from specdec.errors import RequestError, refuse_unknown
+from specdec.inputs.processor import split
 from specdec.models.loading import ModelSource, refuse_for_loaded
 from specdec.models.unwrapping import unwrapped
 from specdec.models.weights.modes import checked_weights
@@ -111,7 +112,8 @@ def open_model(
         backends_for(registry, choice.backend, model)  # refuses an unknown name before seconds of loading
     if not isinstance(model, str | os.PathLike):
         refuse_for_loaded(model, device, dtype)
-        return Binding([LoadedModel(unwrapped(model), tokenizer)], choice, registry)
+        inner, processor = split(tokenizer)
+        return Binding([LoadedModel(unwrapped(model), inner, processor=processor)], choice, registry)
     source = ModelSource.of(os.fspath(model), device, dtype)
     check_files([choice.proposer])
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])

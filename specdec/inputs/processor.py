@@ -1,0 +1,93 @@
+"""A processor's output as prompts: what ``generate(**processor(…))`` and chat messages with images give."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specdec.errors import RequestError, in_one_line
+from specdec.inputs.prepared import PreparedPrompt, prepared_rows
+from specdec.models.notes import lock_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessorOutput:
+    """The arguments of ``model.generate`` as a processor makes them, of one prompt or several."""
+
+    arguments: Mapping[str, Any]
+    _rows: list[PreparedPrompt] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of prompts."""
+        return max(len(value) for name, value in self.arguments.items() if name == "input_ids")
+
+    def prompts(self) -> list["ProcessedPrompt"]:
+        """Return the prompts."""
+        return [ProcessedPrompt(self, number) for number in range(self.num_rows)]
+
+    def row(self, model: Any, number: int) -> PreparedPrompt:
+        """Return a prompt as ``generate`` prepares it; images are encoded once for all rows.
+
+        Raises:
+            RequestError: if the model doesn't take the inputs.
+        """
+        if not self._rows:
+            self._rows.extend(_captured(model, self.arguments))
+        return self._rows[number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessedPrompt:
+    """One prompt of a processor's output; the model is needed to prepare it."""
+
+    output: ProcessorOutput
+    number: int
+
+    def prepared(self, model: Any) -> PreparedPrompt:
+        """Return the prompt as ``generate`` prepares it; raises as ``ProcessorOutput.row``."""
+        return self.output.row(model, self.number)
+
+
+def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
+    """Return the rows of a call of ``generate``, which isn't carried out: it encodes images, and counts positions."""
+    found: list[PreparedPrompt] = []
+
+    def capture(
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **given: Any,
+    ) -> torch.Tensor:
+        mask = given.get("attention_mask")
+        paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
+        inputs = prepared_rows(model, input_ids, paddings, given)
+        rows = zip(input_ids, paddings, inputs, strict=True)
+        found.extend(PreparedPrompt(ids[num:].tolist(), each) for ids, num, each in rows)
+        return input_ids
+
+    given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
+    try:
+        with lock_of(model), torch.no_grad():
+            model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
+    except RequestError:
+        raise
+    except Exception as error:  # a third party's code
+        raise RequestError(f"{type(model).__name__} rejected {', '.join(given)}: {in_one_line(error)}") from error
+    return found
+
+
+def _placed(value: Any, model: Any) -> Any:
+    """Return an input on the model's device, numbers with a point in its dtype."""
+    if isinstance(value, torch.Tensor):
+        return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
+    return torch.as_tensor(value, device=model.device) if isinstance(value, Sequence) else value
+
+
+def split(given: Any) -> tuple[Any, Any]:
+    """Return the tokenizer and the processor of what was given as a tokenizer; None for what there isn't."""
+    inner = getattr(given, "tokenizer", None)
+    return (inner, given) if inner is not None and hasattr(given, "apply_chat_template") else (given, None)
