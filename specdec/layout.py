@@ -69,6 +69,7 @@ class Shapes:
             always computed in the same way.
         num_layers: layers with hidden states, without the embeddings; None if unknown.
         padding: by which the backend itself pads passes further, all rows together.
+        has_causal_mask: False if the model's own mask isn't causal, so that every pass needs one.
         packs_rows: True if a pass computes each row's own nodes alone, so that a chunk of a prompt and decoding
             requests share a pass; False if rows are padded to the widest.
     """
@@ -85,6 +86,7 @@ class Shapes:
     num_layers: int | None = None
     padding: Padding = NO_PADDING
     packs_rows: bool = False
+    has_causal_mask: bool = True
     takes_drafts: bool = True
 
     @property

@@ -182,6 +182,7 @@ class Target:
                 grown[number] = grown[number].below(prefix, row in wanted_prefixes)
             if row.inputs is not None and row in trees:
                 grown[number].blocks = row.inputs.blocks_from(row.length)
+                grown[number].block_kinds = row.inputs.block_kinds
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
         lengths = tuple(
             len(tree) if row in chunks else len(prefixes.get(row, ())) for row, tree in zip(rows, grown, strict=True)

@@ -4,7 +4,7 @@ Node 0 is the root, the last committed token. A node's position is the root's pl
 prefix, its ancestors and itself. A chain is a tree with one branch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache, partial
@@ -73,6 +73,7 @@ class DraftTree:
         probs: by node of a merge, the probability that the node is right if its parent is.
         sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
         blocks: stretches of a prompt's nodes that all see one another, and all nodes before them.
+        block_kinds: the kinds of attention layer in which they do; None for all.
         has_true_q: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
     """
@@ -89,6 +90,7 @@ class DraftTree:
         self.probs: dict[int, float] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self.blocks: tuple[range, ...] = ()
+        self.block_kinds: Collection[str] | None = None
         self._index: dict[tuple[int, int], int] = {}
 
     @classmethod
@@ -111,6 +113,10 @@ class DraftTree:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def blocks_in(self, kind: str) -> tuple[range, ...]:
+        """Return the blocks of a kind of attention layer."""
+        return self.blocks if self.block_kinds is None or kind in self.block_kinds else ()
 
     def __repr__(self) -> str:
         return f"DraftTree(tokens={self.tokens}, parents={self.parents})"

@@ -44,9 +44,9 @@ class TreeBitsCompiler(MaskCompiler):
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
         rows, width = positions.shape
-        closures = np.stack([ancestors(tree, width) for tree in trees])
         masks = dict[str, torch.Tensor]()
         for kind, window in shapes.attention.items():
+            closures = np.stack([ancestors(tree, width, kind) for tree in trees])
             first = first_seen(window, positions)[:, :, None]
             bits = np.zeros((rows, 1, width, BITS + width), np.int32)
             bits[:, 0, :, ROW] = np.arange(rows)[:, None]

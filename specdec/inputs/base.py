@@ -47,6 +47,7 @@ class PromptInputs(ABC):
         marks: by position, ascending: the inputs that keys and values depend on.
         placeholders: ids that stand for an input, which no draft may contain.
         blocks: stretches of the prompt whose tokens all see one another.
+        block_kinds: the kinds of attention layer in which they do; None for all.
         uncut: stretches that one pass must read from the first to the last token: all blocks, and others.
         offset: what the positions of tokens after the prompt are ahead of their index; negative after an image.
     """
@@ -55,6 +56,7 @@ class PromptInputs(ABC):
     marks: tuple[Mark, ...] = ()
     placeholders: frozenset[int] = frozenset()
     blocks: tuple[range, ...] = ()
+    block_kinds: frozenset[str] | None = None
     uncut: tuple[range, ...] = ()
     offset: int = 0
 

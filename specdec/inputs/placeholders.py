@@ -35,6 +35,7 @@ class PlaceholderInputs(PromptInputs):
     positions: torch.Tensor | None = None
     token_types: Mapping[str, torch.Tensor] | None = None
     blocks: tuple[range, ...] = ()
+    block_kinds: frozenset[str] | None = None
     offset: int = 0
 
     @cached_property
@@ -46,9 +47,12 @@ class PlaceholderInputs(PromptInputs):
         return frozenset(self.token_ids.values())
 
     @cached_property
+    def _unencoded(self) -> frozenset[int]:
+        return self.placeholders - {self.token_ids[modality] for modality in self.features}
+
+    @cached_property
     def uncut(self) -> tuple[range, ...]:  # type: ignore[override]
-        encoded = {self.token_ids[modality] for modality in self.features}
-        within = [place for place, token in enumerate(self.tokens) if token in self.placeholders - encoded]
+        within = [place for place, token in enumerate(self.tokens) if token in self._unencoded]
         return (*self.blocks, range(within[0], within[-1] + 1)) if self.raw and within else self.blocks
 
     @cached_property
@@ -56,6 +60,7 @@ class PlaceholderInputs(PromptInputs):
         """One for each run of placeholders; tokens of a block also depend on the block's end."""
         taken, marks = dict.fromkeys(self.features, 0), []
         names = {token: modality for modality, token in self.token_ids.items()}
+        names |= {self.token_ids[modality]: modality for modality in self.features}  # several may share an id
         raw = _digest(self.raw.values()) if self.raw else b""
         for modality, run in groupby(range(self.num_tokens), lambda place: names.get(self.tokens[place])):
             places = [*run]
@@ -116,8 +121,7 @@ class PlaceholderInputs(PromptInputs):
 
     def _raw_for(self, part: PassPart) -> Mapping[str, torch.Tensor]:
         """Return the raw inputs, for the part that reads their placeholders."""
-        unencoded = [token for modality, token in self.token_ids.items() if modality not in self.features]
-        return self.raw if any(self._places(part, token) for token in unencoded) else {}
+        return self.raw if any(self._places(part, token) for token in self._unencoded) else {}
 
 
 def _digest(tensors: Any) -> bytes:

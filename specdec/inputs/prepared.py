@@ -1,16 +1,18 @@
 """Prompts with inputs, as a model's own ``generate`` prepares them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
-from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
+from specdec.inputs.blocks import blocks_of
 from specdec.inputs.features import Features
 from specdec.inputs.placeholders import PlaceholderInputs
+from specdec.models.architecture import TOKEN_TYPES
 
 ENCODED = "mm_encoder_outputs"
 _MODALITIES = "image", "video", "audio"
@@ -54,14 +56,15 @@ def prepared_rows(
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
     encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
     features = _by_row(encoded, texts, token_ids)
-    unencoded = {token for modality, token in token_ids.items() if modality not in encoded}
-    raw = _raw_by_row(given, [any(token in unencoded for token in text) for text in texts])
+    unencoded = {*token_ids.values()} - {token_ids[modality] for modality in encoded}
+    raw = _raw_by_row(given, [_num_runs(text, unencoded) for text in texts])
     rows = list[PromptInputs | None]()
     for number, (text, num_padding) in enumerate(zip(texts, paddings, strict=True)):
         positions, offset = _positions(given.get("position_ids"), number, len(input_ids), num_padding, len(text))
         types = {name: _of_row(given.get(name), number, num_padding) for name in (*TOKEN_TYPES, *_READ_BY_LAYERS)}
         known = {name: values for name, values in types.items() if values is not None}
-        blocks = blocks_of(model, len(text), {name: each for name, each in known.items() if name in TOKEN_TYPES})
+        kinds_of_tokens = {name: each for name, each in known.items() if name in TOKEN_TYPES}
+        blocks, block_kinds = blocks_of(model, len(text), kinds_of_tokens)
         if not (features[number] or raw[number] or blocks or offset or positions is not None):
             rows.append(None)
             continue
@@ -74,6 +77,7 @@ def prepared_rows(
                 positions=positions,
                 token_types={name: each for name, each in known.items() if name in _READ_BY_LAYERS},
                 blocks=blocks,
+                block_kinds=block_kinds,
                 offset=offset,
             )
         )
@@ -101,27 +105,32 @@ def _by_row(
     return rows
 
 
-def _raw_by_row(given: Mapping[str, Any], readers: Sequence[bool]) -> list[dict[str, torch.Tensor]]:
-    """Divide inputs that the model encodes in its first pass among the rows that have placeholders for them."""
+def _num_runs(text: Sequence[int], tokens: Collection[int]) -> int:
+    """Return the number of stretches of some tokens in a text."""
+    return sum(is_within for is_within, _ in groupby(token in tokens for token in text))
+
+
+def _raw_by_row(given: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+    """Divide inputs that the model encodes in its first pass among the rows that have placeholders for them.
+
+    Args:
+        counts: by row, the stretches of their placeholders.
+    """
     raw = {name: value for name, value in given.items() if name not in _NOT_RAW and isinstance(value, torch.Tensor)}
-    if not raw:
-        return [{} for _ in readers]
-    if not any(readers) and given.get(ENCODED):  # what is left over from encoding
-        return [{} for _ in readers]
-    if not any(readers):
+    if not raw or (not any(counts) and given.get(ENCODED)):  # what is left over from encoding
+        return [{} for _ in counts]
+    if not any(counts):
         raise RequestError(f"{', '.join(raw)} was given, but the prompt has no placeholders for it")
-    if len(readers) == 1:
+    if len(counts) == 1:
         return [raw]
-    if any(len(value) != sum(readers) for value in raw.values()):
+    if any(len(value) != sum(counts) for value in raw.values()):
         raise RequestError(
-            f"{', '.join(raw)} can't be divided among {len(readers)} prompts: give one recording for each, or one "
-            "prompt at a time"
+            f"{', '.join(raw)} can't be divided among {len(counts)} prompts: give one prompt at a time, or recordings "
+            "with text between them"
         )
-    numbers = iter(range(sum(readers)))
-    return [
-        {name: value[number : number + 1] for number in [next(numbers)] for name, value in raw.items()} if reads else {}
-        for reads in readers
-    ]
+    ends = [*accumulate(counts)]
+    spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return [{name: value[span] for name, value in raw.items()} if span.start < span.stop else {} for span in spans]
 
 
 def _of_row(values: Any, number: int, num_padding: int) -> torch.Tensor | None:

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.visibility import Marks, MaskCache, needs_no_mask, visibility, within
+from specdec.masks.visibility import Marks, MaskCache, needs_no_mask, seen_by_kind
 from specdec.tree import DraftTree
 
 
@@ -32,10 +32,8 @@ class DenseCompiler(MaskCompiler):
         if len(trees) == 1 and not any(shapes.attention.values()):
             mask = self._cache.after_prefix(lengths[0], trees[0], width, marks)
             return dict.fromkeys(shapes.attention, mask[None, None])
-        visible = visibility(trees, lengths, width)
         masks = {}
-        for kind, window in shapes.attention.items():
-            seen = visible if window is None else visible & within(window, positions, lengths, visible.shape[2])
+        for kind, seen in seen_by_kind(trees, lengths, positions, shapes):
             mask = torch.zeros(seen.shape, dtype=shapes.dtype, device=shapes.device)
             masks[kind] = mask.masked_fill_(torch.from_numpy(~seen).to(shapes.device), marks.hidden)[:, None]
         return masks

@@ -4,7 +4,7 @@ A tree's mask is a view of the end of a longer one, which ``MaskCache`` stores, 
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,29 +23,51 @@ def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int
 
     It serves a single row in a model without windows: one node after the committed slots, or a chain at the start.
     """
-    is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
+    is_plain = len(trees) == 1 and (
+        width == 1 or (trees[0].is_chain and lengths[0] == 0 and shapes.has_causal_mask)
+    )
     is_plain &= not trees[0].blocks
     return is_plain and not any(shapes.attention.values())
 
 
-def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> np.ndarray:
-    """Return which slots each node sees without windows, ``(rows, width, slots)``; a padding node sees only itself."""
+def seen_by_kind(
+    trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each kind of attention layer with the slots that its nodes see, ``(rows, width, slots)``."""
+    width, known = positions.shape[1], dict[bool, np.ndarray]()
+    for kind, window in shapes.attention.items():
+        has_blocks = any(tree.blocks_in(kind) for tree in trees)
+        if has_blocks not in known:
+            known[has_blocks] = visibility(trees, lengths, width, kind)
+        visible = known[has_blocks]
+        yield kind, visible if window is None else visible & within(window, positions, lengths, visible.shape[2])
+
+
+def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int, kind: str) -> np.ndarray:
+    """Return which slots each node sees without windows, ``(rows, width, slots)``; a padding node sees only itself.
+
+    Args:
+        kind: of the attention layer.
+    """
     visible = np.zeros((len(trees), width, max(lengths) + width), dtype=bool)
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
         visible[row, : len(tree), :length] = True
-        visible[row, :, length : length + width] = ancestors(tree, width)
+        visible[row, :, length : length + width] = ancestors(tree, width, kind)
     return visible
 
 
-def ancestors(tree: DraftTree, width: int) -> np.ndarray:
+def ancestors(tree: DraftTree, width: int, kind: str | None = None) -> np.ndarray:
     """Return the ancestor matrix: entry [i, j] is True if node j is an ancestor of node i, or i itself.
 
     Nodes of a block are one another's ancestors. Shape ``(width, width)``, padding included.
+
+    Args:
+        kind: of the attention layer, if the tree's ``block_kinds`` may leave it out.
     """
     closure = np.eye(width, dtype=bool)
     for node in range(1, len(tree)):
         closure[node] |= closure[tree.parents[node]]
-    for block in tree.blocks:
+    for block in tree.blocks if kind is None else tree.blocks_in(kind):
         closure[block.start : block.stop, block.start : block.stop] = True
     return closure
 

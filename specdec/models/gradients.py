@@ -51,12 +51,27 @@ def own_logits(
 ) -> torch.Tensor:
     """Return the model's own logits for texts of one length, ``(texts, tokens, vocab)``, float32.
 
+    They are those of one pass without a cache, if a token's depend on the tokens before it alone; otherwise of a pass
+    for each token.
+
     Args:
         last: return logits of this many last tokens; 0 for all tokens.
         inputs: further arguments of the model's forward.
     """
+    from specdec.models.architecture import masks_by_types  # imports transformers, which takes seconds
+
     keeps = {"logits_to_keep": last} if "logits_to_keep" in signature(model.forward).parameters else {}
     given: dict[str, Any] = {"use_cache": False, **keeps, **inputs}
+    ids = torch.tensor([list(text) for text in texts], device=model.device)
     with lock_of(model), without_gradients(runs_in_inference_mode(model)):
-        logits: torch.Tensor = model(torch.tensor([list(text) for text in texts], device=model.device), **given).logits
+        logits = _one_by_one(model, ids) if masks_by_types(model) else model(ids, **given).logits
     return logits[:, -last:].float()
+
+
+def _one_by_one(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
+    from transformers import DynamicCache
+
+    from specdec.models.architecture import cache_argument
+
+    cache = {cache_argument(model): DynamicCache(config=model.config)}
+    return torch.cat([model(token[:, None], use_cache=True, **cache).logits for token in ids.T], 1)

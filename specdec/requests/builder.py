@@ -12,6 +12,7 @@ from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
 from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import RequestError, plural
+from specdec.inputs.blocks import needs_types
 from specdec.inputs.messages import has_media, processed
 from specdec.inputs.prepared import PreparedPrompt
 from specdec.inputs.processor import ProcessedPrompt
@@ -93,6 +94,8 @@ class RequestBuilder:
         given = item.ids if isinstance(item, PreparedPrompt) else item
         ids = prompts.encode(given, self.tokenizer, self.shapes.vocab_size, template)
         if not isinstance(item, PreparedPrompt):
+            if not self.shapes.has_causal_mask:
+                raise RequestError(needs_types(self.model))
             return PreparedPrompt(ids)
         if item.inputs is not None:
             self._check_inputs()

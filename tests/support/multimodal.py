@@ -70,9 +70,11 @@ class Family:
         tower, text, own: the arguments of its configuration's parts, and its own.
         medium: returns an image or recording.
         types: the name of its processor's token types, 1 at placeholders; or "".
+        marks_media: False if the types are 0 in the whole prompt.
         is_nested: its images are ``(rows, images, …)``, padded with black ones.
         is_strip: its images are one after another, ``(1, channels, height, widths)``.
         is_audio: its tower hears.
+        most_media: in a prompt.
         takes_trees: False if it's decoded with chains.
     """
 
@@ -82,10 +84,12 @@ class Family:
     own: Mapping[str, Any]
     medium: Callable[[torch.Generator], Medium]
     types: str = ""
+    marks_media: bool = True
     is_nested: bool = False
     is_strip: bool = False
     is_audio: bool = False
     takes_trees: bool = True
+    most_media: int = 8
 
 
 def llava(name: str, tower: Mapping[str, Any], text: Mapping[str, Any], num: int = 4, **own: Any) -> Family:
@@ -220,7 +224,7 @@ FAMILIES: dict[str, Family] = {
                      "token_type_ids"),
     "paligemma": Family("PaliGemma", {**PATCHES, "projection_dim": 32, "model_type": "siglip_vision_model"},
                         {"model_type": "gemma", "head_dim": 8}, {"image_token_id": IMAGE, "projection_dim": 32},
-                        squares(4), "token_type_ids"),
+                        squares(4), "token_type_ids", marks_media=False),
     "qwen2_audio": Family(
         "Qwen2Audio", {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32, **MEL},
         QWEN2, {"audio_token_id": IMAGE}, sounds(4, mask="feature_attention_mask"), is_audio=True),
@@ -259,12 +263,12 @@ FAMILIES: dict[str, Family] = {
     "molmo2": Family(
         "Molmo2", {**TOWER, "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 8, "image_size": [16, 16],
                    "patch_size": 8},
-        {"vocab_size": 64, "additional_vocab_size": 32, "head_dim": 8},
+        {"additional_vocab_size": 8, "head_dim": 8},
         {"adapter_config": {"vision_feature_layer": [-1], "hidden_size": 16, "num_attention_heads": 2,
                             "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32, "text_hidden_size": 32},
          "image_patch_id": IMAGE, "image_start_token_id": START, "image_end_token_id": END,
          "low_res_image_start_token_id": 94, "frame_start_token_id": 95, "frame_end_token_id": 89},
-        crops_of_molmo, "mm_token_type_ids"),
+        crops_of_molmo, "mm_token_type_ids", most_media=1),
     "lfm2_vl": Family(
         "Lfm2Vl", {**TOWER, "model_type": "siglip2_vision_model", "num_patches": 16, "patch_size": 8,
                    "vision_use_head": False},
@@ -298,6 +302,7 @@ def prompt(name: str, seed: int, num_media: int = 1, length: int = 20, first: in
     """A prompt with some images or recordings at random places, and ``length`` tokens of text."""
     rng = torch.Generator().manual_seed(seed)
     family = FAMILIES[name]
+    num_media = min(num_media, family.most_media)
     ids = torch.randint(3, 80, (length,), generator=rng).tolist()
     places = sorted(torch.randint(first, length - 2, (num_media,), generator=rng).tolist(), reverse=True)
     media = [family.medium(rng) for _ in places]
@@ -315,7 +320,8 @@ def joined(family: Family, given: Sequence[Inputs]) -> Inputs:
 
 def _with_types(family: Family, inputs: Inputs) -> Inputs:
     if family.types:
-        inputs[family.types] = (inputs["input_ids"] == IMAGE).long()
+        is_medium = inputs["input_ids"] == IMAGE
+        inputs[family.types] = is_medium.long() if family.marks_media else torch.zeros_like(inputs["input_ids"])
     return inputs
 
 

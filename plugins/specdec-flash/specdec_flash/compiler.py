@@ -45,6 +45,8 @@ class SplitCompiler(MaskCompiler):
         closures = [ancestors(tree, width) for tree in trees]
         masks: dict[str, torch.Tensor] = {}
         for kind, window in shapes.attention.items():
+            if any(tree.block_kinds for tree in trees):
+                closures = [ancestors(tree, width, kind) for tree in trees]
             rows = [
                 _row(window, length, row_positions, closure, len(tree), self.least_prefix)
                 for tree, length, row_positions, closure in zip(trees, lengths, positions, closures, strict=True)

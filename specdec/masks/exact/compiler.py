@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_region, regions_of, with_regions
-from specdec.masks.visibility import Marks, MaskCache, visibility, within
+from specdec.masks.visibility import Marks, MaskCache, seen_by_kind
 from specdec.models.independent_rows import has_kernels
 from specdec.tree import DraftTree
 
@@ -49,10 +49,8 @@ class ExactCompiler(MaskCompiler):
                     lengths[0], trees[0], width, Marks(True, False, torch.bool, shapes.device)
                 )
                 return dict.fromkeys(shapes.attention, with_regions(mask[None, None], [region]))
-        visible = visibility(trees, lengths, width)
         masks = {}
-        for kind, window in shapes.attention.items():
-            seen = visible if window is None else visible & within(window, positions, lengths, visible.shape[2])
+        for kind, seen in seen_by_kind(trees, lengths, positions, shapes):
             regions = [
                 region  # padding belongs to none
                 for row, tree in enumerate(trees)

@@ -62,14 +62,15 @@ class SlotTableCompiler(MaskCompiler):
         prefixes, listed = _listed(trees, lengths, width)
         table = np.empty((len(trees), 1, width, NUM_HEADER + listed.shape[2]), np.int32)
         table[:, 0, :, ROW] = np.arange(len(trees))[:, None]
-        table[:, 0, :, PREFIX], table[:, 0, :, STOP], table[:, 0, :, NUM_HEADER:] = prefixes, positions + 1, listed
-        for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-            for block in tree.blocks:
-                nodes = slice(block.start, block.stop)
-                table[row, 0, nodes, PREFIX] = table[row, 0, nodes, STOP] = length + block.stop
+        table[:, 0, :, NUM_HEADER:] = listed
         is_padding = np.arange(width) >= np.array([*map(len, trees)])[:, None]
         masks = dict[str, torch.Tensor]()
         for kind, window in shapes.attention.items():
+            table[:, 0, :, PREFIX], table[:, 0, :, STOP] = prefixes, positions + 1
+            for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+                for block in tree.blocks_in(kind):
+                    nodes = slice(block.start, block.stop)
+                    table[row, 0, nodes, PREFIX] = table[row, 0, nodes, STOP] = length + block.stop
             # Padding stands after the committed tokens, and sees itself alone.
             table[:, 0, :, FIRST] = np.where(is_padding, positions, first_seen(window, positions))
             masks[kind] = torch.from_numpy(table.copy()).as_subclass(SlotTable)
