@@ -7,10 +7,8 @@ import torch
 
 from specdec.errors import RequestError
 from specdec.layout import Window
-from specdec.models.architecture import attention_kinds, masks_by_types, name_of, types_for_masks
-from specdec.models.attention_switch import switched
+from specdec.models.modalities import masks_by_types, types_for_masks
 from specdec.models.notes import lock_of
-
 
 _Blocks = tuple[tuple[range, ...], frozenset[str] | None]
 
@@ -31,6 +29,8 @@ def blocks_of(model: Any, num_tokens: int, types: Mapping[str, torch.Tensor]) ->
         if masks_by_types(model):
             raise RequestError(needs_types(model))
         return (), None
+    from specdec.models.architecture import attention_kinds, name_of  # imports transformers, which takes seconds
+
     windows = attention_kinds(model.config.get_text_config(), name_of(model), takes_states=True)
     found = {kind: _blocks_in(mask) for kind, mask in _own_masks(model, num_tokens, types, windows).items()}
     blocks = max((each for each, _ in found.values()), key=len, default=())
@@ -52,6 +52,8 @@ def _own_masks(
     model: Any, num_tokens: int, types: Mapping[str, torch.Tensor], kinds: Collection[str]
 ) -> dict[str, torch.Tensor]:
     """Return what each token sees in each kind of layer, boolean, ``(tokens, tokens)``."""
+    from specdec.models.attention_switch import switched  # imports transformers, which takes seconds
+
     vectors = torch.zeros(1, num_tokens, 1, device=model.device)
     given = {name: each[None].to(model.device) for name, each in types.items()}
     with lock_of(model), switched(model.config.get_text_config(), "sdpa"):
@@ -60,7 +62,7 @@ def _own_masks(
         )
     by_kind = masks if isinstance(masks, dict) else dict.fromkeys(kinds, masks)
     known = {kind: by_kind[kind] for kind in kinds if by_kind.get(kind) is not None}  # None: the kernel's causal mask
-    return {kind: mask[0, 0].cpu() if mask.dtype == torch.bool else mask[0, 0].cpu() == 0 for kind, mask in known.items()}
+    return {kind: (mask if mask.dtype == torch.bool else mask == 0)[0, 0].cpu() for kind, mask in known.items()}
 
 
 def _blocks_in(visible: torch.Tensor) -> tuple[tuple[range, ...], torch.Tensor]:

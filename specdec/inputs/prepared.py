@@ -12,7 +12,7 @@ from specdec.inputs.base import PromptInputs
 from specdec.inputs.blocks import blocks_of
 from specdec.inputs.features import Features
 from specdec.inputs.placeholders import PlaceholderInputs
-from specdec.models.architecture import TOKEN_TYPES
+from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
 ENCODED = "mm_encoder_outputs"
 _MODALITIES = "image", "video", "audio"
@@ -31,7 +31,7 @@ class PreparedPrompt:
 def placeholder_ids(model: Any) -> dict[str, int]:
     """Return by modality the id of a model's placeholders; {} for a model of text."""
     known = {}
-    for modality in set(_MODALITIES) & set(getattr(model, "input_modalities", ())):
+    for modality in set(_MODALITIES) & modalities_of(model):
         for name in (f"{modality}_token_id", f"{modality}_token_index"):
             token = getattr(model.config, name, None)
             if isinstance(token, int):

@@ -23,9 +23,7 @@ def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int
 
     It serves a single row in a model without windows: one node after the committed slots, or a chain at the start.
     """
-    is_plain = len(trees) == 1 and (
-        width == 1 or (trees[0].is_chain and lengths[0] == 0 and shapes.has_causal_mask)
-    )
+    is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0 and shapes.has_causal_mask))
     is_plain &= not trees[0].blocks
     return is_plain and not any(shapes.attention.values())
 

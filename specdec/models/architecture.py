@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from specdec.errors import ModelError, plural
 from specdec.layout import Shapes, Window
+from specdec.models.modalities import masks_by_types
 from specdec.models.position_limit import position_limit
 from specdec.models.weights.layers import is_quantised
 
@@ -48,8 +49,6 @@ _OWN_CONTAINERS = {
 }
 # transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
 CACHE_ARGUMENTS = "cache", "past_key_values"
-
-TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"
 
 
 def cache_argument(model: PreTrainedModel) -> str:
@@ -118,18 +117,6 @@ def _drops_out(module: torch.nn.Module) -> bool:
     """Return True for a module in training mode that may apply dropout, unlike a single matrix."""
     is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
     return module.training and (is_dropout or any(True for _ in module.children()))
-
-
-def types_for_masks(model: Any) -> set[str]:
-    """Return the names of the token types by which a model makes the masks of prompts; none for most."""
-    make = getattr(model, "create_masks_for_generate", None)
-    return set() if make is None else set(TOKEN_TYPES) & inspect.signature(make).parameters.keys()
-
-
-def masks_by_types(model: Any) -> bool:
-    """Return True for a model like PaliGemma: its own mask isn't causal, and token types say what a prompt sees."""
-    is_both_ways = getattr(model.config.get_text_config(), "use_bidirectional_attention", None) is True
-    return is_both_ways and bool(types_for_masks(model))
 
 
 def state_kinds(config: Any) -> list[str]:

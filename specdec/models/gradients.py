@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specdec.models.modalities import masks_by_types
 from specdec.models.notes import lock_of
 from specdec.models.weights.layers import is_quantised
 
@@ -58,8 +59,6 @@ def own_logits(
         last: return logits of this many last tokens; 0 for all tokens.
         inputs: further arguments of the model's forward.
     """
-    from specdec.models.architecture import masks_by_types  # imports transformers, which takes seconds
-
     keeps = {"logits_to_keep": last} if "logits_to_keep" in signature(model.forward).parameters else {}
     given: dict[str, Any] = {"use_cache": False, **keeps, **inputs}
     ids = torch.tensor([list(text) for text in texts], device=model.device)

@@ -23,7 +23,12 @@ TOWER = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "nu
 PATCHES = {**TOWER, "image_size": 16, "patch_size": 8}
 PIXTRAL = {**TOWER, "model_type": "pixtral", "image_size": 16, "patch_size": 4, "head_dim": 8}
 QWEN = {"depth": 1, "num_heads": 2, "patch_size": 4, "hidden_size": 16, "out_hidden_size": 32, "intermediate_size": 32}
-QWEN_IDS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": START, "vision_end_token_id": END}
+QWEN_IDS = {
+    "image_token_id": IMAGE,
+    "video_token_id": VIDEO,
+    "vision_start_token_id": START,
+    "vision_end_token_id": END,
+}
 GLM_IDS = {
     "image_token_id": IMAGE, "video_token_id": VIDEO, "image_start_token_id": START, "image_end_token_id": END,
     "video_start_token_id": 95, "video_end_token_id": 94,
@@ -219,7 +224,8 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5_vl": Family(
         "Ernie4_5_VLMoe", {**QWEN, "hidden_size": 16},
         {"rope_parameters": {**AXES, "mrope_section": [1, 1, 2]}, "moe_intermediate_size": [16, 16],
-         "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1}, GLM_IDS, lambda rng: grids(rng, 48), "mm_token_type_ids"),
+         "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1},
+        GLM_IDS, lambda rng: grids(rng, 48), "mm_token_type_ids"),
     "gemma3": Family("Gemma3", PATCHES, MIXED, {"image_token_id": IMAGE, "mm_tokens_per_image": 4}, squares(4),
                      "token_type_ids"),
     "paligemma": Family("PaliGemma", {**PATCHES, "projection_dim": 32, "model_type": "siglip_vision_model"},
@@ -253,7 +259,7 @@ FAMILIES: dict[str, Family] = {
                    "position_embedding_size": 16},
         {**MIXED, "use_bidirectional_attention": "vision", "vocab_size_per_layer_input": 96,
          "hidden_size_per_layer_input": 8, "global_head_dim": 8},
-        {**{key: None for key in ("audio_config",)}, "image_token_id": IMAGE, "video_token_id": VIDEO,
+        {**dict.fromkeys(("audio_config",)), "image_token_id": IMAGE, "video_token_id": VIDEO,
          "audio_token_id": 89, "boi_token_id": START, "eoi_token_id": END}, patches_of_gemma4, "mm_token_type_ids"),
     "hunyuan_vl": Family(
         "HunYuanVL", {**TOWER, "out_hidden_size": 32, "patch_size": 4, "max_image_size": 32, "text_hidden_size": 32},
@@ -281,8 +287,9 @@ FAMILIES: dict[str, Family] = {
         patches_of_minicpm, is_strip=True, takes_trees=False),
     "qwen2_5_omni": Family(
         "Qwen2_5OmniThinker", {**QWEN, "window_size": 16, "fullatt_block_indexes": [0]}, VL,
-        {"image_token_index": IMAGE, "video_token_index": VIDEO, "audio_token_index": 89, "vision_start_token_id": START,
-         "vision_end_token_id": END, "audio_start_token_id": 94, "audio_end_token_id": 95,
+        {"image_token_index": IMAGE, "video_token_index": VIDEO, "audio_token_index": 89,
+         "vision_start_token_id": START, "vision_end_token_id": END, "audio_start_token_id": 94,
+         "audio_end_token_id": 95,
          "audio_config": {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32,
                           "num_mel_bins": 8, "max_source_positions": 32, "n_window": 8, "output_dim": 32}},
         grids),

@@ -12,6 +12,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 from specdec.errors import RequestError
 from specdec.inputs.prepared import ENCODED
 from specdec.models.architecture import CACHE_ARGUMENTS
+from specdec.models.modalities import modalities_of
 
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
 _NOT_GIVEN = "output_attentions", "output_hidden_states"
@@ -58,7 +59,7 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
     Raises:
         RequestError: with the names of the inputs.
     """
-    own = inspect.signature(model.forward).parameters if len(model.input_modalities) > 1 else {}
+    own = inspect.signature(model.forward).parameters if modalities_of(model) != {"text"} else {}
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
         if name in CACHE_ARGUMENTS and _is_quantized(value):  # also that of cache_implementation="quantized"
             raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")

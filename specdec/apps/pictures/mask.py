@@ -10,8 +10,8 @@ from specdec.apps.pictures.trace import Trace, TraceStep, role_names
 from specdec.errors import RequestError, plural, shortened
 from specdec.layout import Shapes
 from specdec.machine.extras import needs
-from specdec.masks.visibility import visibility as visible
-from specdec.masks.visibility import within
+from specdec.masks.visibility import seen_by_kind
+from specdec.masks.visibility import seen_by_kind
 from specdec.tree import DraftTree, Role
 
 SUFFIXES = (".svg", ".png")
@@ -77,12 +77,8 @@ class MaskPicture:
 
 def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -> np.ndarray:
     """Return what each node sees of prefix and tree in a kind of layer: ``(nodes, prefix_length + nodes)``, bool."""
-    seen, window = visible([tree], [prefix_length], len(tree)), shapes.attention[kind]
-    if window is not None:
-        positions = prefix_length + np.array([tree.depths])
-        seen &= within(window, positions, [prefix_length], seen.shape[2])
-    found: np.ndarray = seen[0]
-    return found
+    positions = prefix_length + np.array([tree.depths])
+    return dict(seen_by_kind([tree], [prefix_length], positions, shapes))[kind][0]
 
 
 def telling_step(trace: Trace) -> int:

@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.modalities import modalities_of
 from specdec.models.notes import facts_of
 from specdec.models.weights.layers import is_quantised, is_sharded_tensor, rounds_rows
 from specdec.models.weights.row_independence import NUM_TRIED, PRODUCT, RowFunction, most_rows
@@ -76,12 +77,22 @@ def _probe(model: PreTrainedModel, seconds: float) -> Products:
     return Products(multiple, most_rows(is_quick, model.device))
 
 
+def _layers(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield the modules that decoding runs, with their names: without towers for images and audio."""
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    if modalities_of(model) == {"text"} or decoder in (None, model) or head is None:
+        yield from model.named_modules()
+        return
+    own = {*decoder.modules(), *head.modules()}
+    yield from ((name, module) for name, module in model.named_modules() if module in own)
+
+
 def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
     """Yield one layer of each kind and shape, with a name for messages; activations get the widest product's width."""
     seen = set[Hashable]()
     activations: dict[type, torch.nn.Module] = {}
     widest, common = 0, (model.dtype, model.device)
-    for module in model.modules():
+    for _, module in _layers(model):
         if isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)
         if callable(row_functions := getattr(module, "row_functions", None)):
@@ -104,7 +115,7 @@ def _untested(model: PreTrainedModel) -> str:
     On CPUs the walk's few passes would show other bits. In half precision on GPUs they wouldn't.
     """
     tested = torch.nn.Linear, torch.nn.Embedding, Conv1D
-    for name, module in model.named_modules():
+    for name, module in _layers(model):
         weights = [weight for weight in module._parameters.values() if weight is not None]
         is_product = any(weight.dim() > 1 for weight in weights) and not isinstance(module, tested)
         if is_product and not is_quantised(module):
@@ -121,7 +132,7 @@ def _norms(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
     a kernel for each dtype.
     """
     norms = dict[tuple[type, int], torch.nn.Module]()
-    for module in model.modules():
+    for _, module in _layers(model):
         weight = getattr(module, "weight", None)
         if "Norm" in type(module).__name__ and isinstance(weight, torch.Tensor) and weight.dim() == 1:
             norms.setdefault((type(module), len(weight)), module)
