@@ -11,7 +11,6 @@ from specdec.errors import RequestError, plural, shortened
 from specdec.layout import Shapes
 from specdec.machine.extras import needs
 from specdec.masks.visibility import seen_by_kind
-from specdec.masks.visibility import seen_by_kind
 from specdec.tree import DraftTree, Role
 
 SUFFIXES = (".svg", ".png")
@@ -78,7 +77,8 @@ class MaskPicture:
 def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -> np.ndarray:
     """Return what each node sees of prefix and tree in a kind of layer: ``(nodes, prefix_length + nodes)``, bool."""
     positions = prefix_length + np.array([tree.depths])
-    return dict(seen_by_kind([tree], [prefix_length], positions, shapes))[kind][0]
+    found: np.ndarray = dict(seen_by_kind([tree], [prefix_length], positions, shapes))[kind][0]
+    return found
 
 
 def telling_step(trace: Trace) -> int:
