@@ -9,7 +9,7 @@ import torch
 from specdec import Generator, RequestError
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.inputs.processor import ProcessorOutput
-from tests.apps.in_transformers.test_vision_models import make, with_an_image
+from tests.apps.in_transformers.test_vision_models import make
 
 
 @pytest.fixture
@@ -18,7 +18,10 @@ def model() -> Any:
 
 
 def prompt_of(model: Any) -> PreparedPrompt:
-    return ProcessorOutput(with_an_image("Qwen2VL")).row(model, 0)
+    ids = torch.tensor([[5, 6, 92, *[90] * 6, 93, 7, 8, 9]])
+    grid = torch.tensor([[1, 4, 6]])  # patches, of which four make a token
+    given = {"pixel_values": torch.rand(24, 96), "image_grid_thw": grid, "mm_token_type_ids": (ids == 90).long()}
+    return ProcessorOutput({"input_ids": ids, **given}).row(model, 0)
 
 
 def mistaken(prompt: PreparedPrompt, mistake: str) -> PreparedPrompt:
