@@ -46,6 +46,12 @@ class ProcessedPrompt:
     output: ProcessorOutput
     number: int
 
+    @property
+    def num_given(self) -> int:
+        """The number of ids, padding included; 1 for a model whose own text begins with a token of its own."""
+        ids = self.output.arguments.get("input_ids")
+        return 1 if ids is None else len(ids[self.number])
+
     def prepared(self, model: Any) -> PreparedPrompt:
         """Return the prompt as ``generate`` prepares it; raises as ``ProcessorOutput.row``."""
         return self.output.row(model, self.number)

@@ -91,6 +91,7 @@ class RequestBuilder:
             template = {}
         if isinstance(item, ProcessedPrompt):
             self._refuse_inputs()
+            check_length(item.num_given, 1, self.shapes.context_length)  # before anything is encoded
             item = item.prepared(self.model)
         given = item.ids if isinstance(item, PreparedPrompt) else item
         ids = prompts.encode(given, self.tokenizer, self.shapes.vocab_size, template)
