@@ -3,13 +3,14 @@
 import inspect
 from typing import Any
 
+_MODALITIES = "image", "video", "audio"
 TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"
 
 
-def modalities_of(model: Any) -> set[str]:
-    """Return what a model reads: "text", and others such as "image" and "audio"."""
-    given = getattr(model, "input_modalities", "text")
-    return {given} if isinstance(given, str) else {*given}
+def modalities_of(model: Any) -> frozenset[str]:
+    """Return what a model reads besides text: "image", "video" and "audio"."""
+    names = getattr(model, "input_modalities", ())
+    return frozenset({names} if isinstance(names, str) else names) & frozenset(_MODALITIES)
 
 
 def types_for_masks(model: Any) -> set[str]:

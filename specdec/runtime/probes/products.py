@@ -80,7 +80,7 @@ def _probe(model: PreTrainedModel, seconds: float) -> Products:
 def _layers(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield the modules that decoding runs, with their names: without towers for images and audio."""
     decoder, head = model.get_decoder(), model.get_output_embeddings()
-    if modalities_of(model) == {"text"} or decoder in (None, model) or head is None:
+    if not modalities_of(model) or decoder in (None, model) or head is None:
         yield from model.named_modules()
         return
     own = {*decoder.modules(), *head.modules()}
