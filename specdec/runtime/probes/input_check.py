@@ -11,7 +11,6 @@ import torch
 
 from specdec.errors import RequestError
 from specdec.inputs.prepared import PreparedPrompt
-from specdec.models.architecture import name_of
 from specdec.runtime.probes.findings import recalled
 from specdec.runtime.probes.walk import distances
 from specdec.target import Target
@@ -36,6 +35,8 @@ class InputCheck:
             question = f"inputs {type(self._target.backend).__qualname__} {self._target.compiler!r} {call.names}"
             self._faults[call.names] = recalled(self._model, question, str, lambda: self._fault(prompt))
         if fault := self._faults[call.names]:
+            from specdec.models.architecture import name_of  # imports transformers, which takes seconds
+
             raise RequestError(
                 f"prompts of {name_of(self._model)} with {call.names} {fault}: decode them with its own generate()"
             )
