@@ -203,8 +203,7 @@ class PrefixCache:
         strategy, path = request.strategy, list(self._path_of(request.tokens[:-1], request.inputs))
         if strategy.reads_prompts:
             path = list(takewhile(lambda block: strategy in block.states, path))
-        end = len(path) * _BLOCK if request.inputs is None else request.inputs.resume_at(len(path) * _BLOCK)
-        while path and not (path[-1].held.is_resumable and path[-1].end <= end):
+        while path and not (path[-1].held.is_resumable and _resumes(request, path[-1].end)):
             path.pop()
         if not path:
             return ()
@@ -293,6 +292,12 @@ def _content(text: Sequence[int], inputs: PromptInputs | None, end: int) -> tupl
     """Return the tokens of the block that ends at a position, and the inputs that begin among them."""
     start = end - _BLOCK
     return (*text[start:end], *(() if inputs is None else inputs.marks_in(start, end)))
+
+
+def _resumes(request: RequestState, end: int) -> bool:
+    """Return True if reading may go on after ``end`` tokens, or from the last one for a strategy that reads prompts."""
+    start = end - request.strategy.reads_prompts
+    return request.inputs is None or request.inputs.resume_at(start) == start
 
 
 def _may_reuse(request: RequestState) -> bool:

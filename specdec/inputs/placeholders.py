@@ -78,8 +78,11 @@ class PlaceholderInputs(PromptInputs):
         for block in self.blocks:
             ids = torch.tensor(self.tokens[block.start : block.stop])
             marks.append(Mark(block.start, _digest([ids])))
-        if self.positions is not None:  # an image's shape decides about the positions behind it
-            marks += [Mark(mark.position, _digest([self.positions])) for mark in marks[:1]]
+        if self.positions is not None:
+            before = torch.nn.functional.pad(self.positions[:, :-1], (1, 0), value=-1)
+            marks += _marks_where((self.positions != before + 1).any(0), self.positions)
+        for types in (self.token_types or {}).values():
+            marks += _marks_where(types != 0, types[None])
         return tuple(sorted(marks))
 
     @classmethod
@@ -127,6 +130,16 @@ class PlaceholderInputs(PromptInputs):
     def _raw_for(self, part: PassPart) -> Mapping[str, torch.Tensor]:
         """Return the raw inputs, for the part that reads their placeholders."""
         return self.raw if any(self._places(part, token) for token in self._unencoded) else {}
+
+
+def _marks_where(is_marked: torch.Tensor, values: torch.Tensor) -> list[Mark]:
+    """Return a mark for each stretch of tokens with values, ``(axes, tokens)``, that don't follow from those before."""
+    marks, end = list[Mark](), 0
+    for marked, run in groupby(is_marked.tolist()):
+        start, end = end, end + sum(1 for _ in run)
+        if marked:
+            marks.append(Mark(start, _digest([values[:, start:end]])))
+    return marks
 
 
 def _digest(tensors: Any) -> bytes:

@@ -69,12 +69,13 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         generation_config: Any,
         **given: Any,
     ) -> torch.Tensor:
-        mask = given.get("attention_mask")
-        paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
+        paddings = _paddings(given.get("attention_mask"), input_ids)
         found.extend(prepared_prompts(model, input_ids, paddings, given))
         return input_ids
 
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
+    if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding
+        given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
     try:
         with lock_of(model), torch.no_grad():
             model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
@@ -83,6 +84,21 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     except Exception as error:  # a third party's code
         raise RequestError(f"{type(model).__name__} rejected {', '.join(given)}: {in_one_line(error)}") from error
     return found
+
+
+def _paddings(mask: torch.Tensor | None, input_ids: torch.Tensor) -> list[int]:
+    """Return the number of padding tokens of each row.
+
+    Raises:
+        RequestError: for padding elsewhere than on the left.
+    """
+    if mask is None or mask.shape != input_ids.shape:  # that of an encoder
+        return [0] * len(input_ids)
+    paddings: list[int] = (mask == 0).sum(-1).tolist()
+    for number, (row, num_padding) in enumerate(zip(mask, paddings, strict=True)):
+        if row[:num_padding].any():
+            raise RequestError(f"prompt {number} is padded elsewhere than on its left: use padding_side='left'")
+    return paddings
 
 
 def _placed(value: Any, model: Any) -> Any:

@@ -6,6 +6,7 @@ their size, so that rows have different numbers of placeholders.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -305,17 +306,30 @@ def make(name: str) -> PreTrainedModel:
     return families.spread(getattr(transformers, f"{family.name}ForConditionalGeneration")(config))
 
 
-def prompt(name: str, seed: int, num_media: int = 1, length: int = 20, first: int = 2) -> Inputs:
+def prompt(name: str, seed: int, num_media: int = 1, length: int = 20) -> Inputs:
     """A prompt with some images or recordings at random places, and ``length`` tokens of text."""
     rng = torch.Generator().manual_seed(seed)
-    family = FAMILIES[name]
-    num_media = min(num_media, family.most_media)
     ids = torch.randint(3, 80, (length,), generator=rng).tolist()
-    places = sorted(torch.randint(first, length - 2, (num_media,), generator=rng).tolist(), reverse=True)
-    media = [family.medium(rng) for _ in places]
-    for place, (run, _) in zip(places, reversed(media), strict=True):
-        ids[place:place] = run
-    return _with_types(family, {"input_ids": torch.tensor([ids]), **joined(family, [tensors for _, tensors in media])})
+    num_media = min(num_media, FAMILIES[name].most_media)
+    places = sorted(torch.randint(2, length - 2, (num_media,), generator=rng).tolist())
+    parts: list[int | list[int]] = []
+    for number, (start, stop) in enumerate(pairwise([0, *places, length])):
+        parts += [ids[start:stop], *([100 * seed + number] if number < num_media else [])]
+    return compose(name, *parts)
+
+
+def compose(name: str, *parts: int | Sequence[int]) -> Inputs:
+    """A prompt of tokens, and of images or recordings by their seeds."""
+    family, ids, media = FAMILIES[name], list[int](), list[Inputs]()
+    for part in parts:
+        if isinstance(part, int):
+            run, tensors = family.medium(torch.Generator().manual_seed(part))
+            ids += run
+            media.append(tensors)
+        else:
+            ids += part
+    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+    return _with_types(family, {**given, **joined(family, media)})
 
 
 def joined(family: Family, given: Sequence[Inputs]) -> Inputs:

@@ -1,10 +1,8 @@
 """Prompts with images and audio: every strategy's text is that of ``generate``."""
 
-import random
 from typing import Any
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 import specdec
