@@ -32,6 +32,7 @@ from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
+from specdec.models.rejected_inputs import rejects
 from specdec.models.weights.layers import is_sharded
 
 
@@ -201,7 +202,8 @@ class HFBackend(Backend):
         if layers and not hooked:
             extra["output_hidden_states"] = True
         with without_gradients(self._is_inference), self._hidden_states.taken(hooked) as states:
-            output = self.model(input_ids, attention_mask=mask, use_cache=True, return_dict=True, **extra)
+            with rejects(self.model) if more else nullcontext():
+                output = self.model(input_ids, attention_mask=mask, use_cache=True, return_dict=True, **extra)
             logits: torch.Tensor = output.logits
             taken = [states[layer] if hooked else output.hidden_states[layer] for layer in layers]
             return (logits if columns is None or keeps_columns else logits[:, columns]), *taken

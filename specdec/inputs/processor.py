@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from specdec.errors import RequestError, in_one_line
+from specdec.errors import RequestError
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
+from specdec.models.rejected_inputs import rejects
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +77,8 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
     if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
-    try:
-        with lock_of(model), torch.no_grad():
-            model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
-    except RequestError:
-        raise
-    except Exception as error:  # a third party's code
-        raise RequestError(f"{type(model).__name__} rejected {', '.join(given)}: {in_one_line(error)}") from error
+    with rejects(model, ", ".join(given)), lock_of(model), torch.no_grad():
+        model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
     return found
 
 

@@ -11,6 +11,7 @@ import torch
 
 from specdec.errors import RequestError
 from specdec.inputs.prepared import PreparedPrompt
+from specdec.models.rejected_inputs import rejects
 from specdec.runtime.probes.findings import recalled
 from specdec.runtime.probes.walk import distances
 from specdec.target import Target
@@ -43,7 +44,8 @@ class InputCheck:
 
     def _fault(self, prompt: PreparedPrompt) -> str:
         assert prompt.call is not None, "prompts without a call aren't checked"
-        tokens, expected = prompt.call.continuation(prompt.row)
+        with rejects(self._model):
+            tokens, expected = prompt.call.continuation(prompt.row)
         logits = self._logits(prompt, tokens)
         error = float(distances(logits.to(expected.device), expected.float()).max() / expected.float().std())
         bound = max(_LEAST_BOUND, _ROUNDINGS * torch.finfo(self._model.dtype).eps)

@@ -1,0 +1,44 @@
+"""Images and recordings that don't fit their prompt: one line names the counts, and the other prompts are decoded."""
+
+from typing import Any
+
+import pytest
+
+from specdec import Generator, RequestError
+from specdec.inputs.processor import ProcessorOutput
+from tests.support import multimodal
+from tests.support.multimodal import IMAGE, Inputs
+
+SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "eos_token_id": []}
+NAMES = "llava", "qwen2_vl", "gemma3", "smolvlm", "voxtral", "qwen2_audio"
+
+
+def damaged(inputs: Inputs, is_longer: bool) -> Inputs:
+    """A placeholder more, in the place of a token of text, or less."""
+    ids = inputs["input_ids"].clone()
+    places = [place for place, token in enumerate(ids[0].tolist()) if token == IMAGE]
+    ids[0, places[-1] + is_longer] = IMAGE if is_longer else 7
+    return {**inputs, "input_ids": ids}
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_number_of_placeholders_is_named_and_neighbours_go_on(name: str, is_longer: bool) -> None:
+    model = multimodal.make(name)
+    good = [multimodal.compose(name, [5, 6], seed, [8, 9, 10, 11]) for seed in (1, 2)]
+    generator = Generator(model, proposer="prompt_lookup", numerics="fast")
+    wrong = damaged(good[0], is_longer)
+    given = [each for one in (good[0], wrong, good[1]) for each in ProcessorOutput(one).prompts()]
+    for prompts in ([given[1]], given, given):
+        results = generator.generate(prompts, **SETTINGS)
+        for result, prompt in zip(results, prompts, strict=True):
+            if prompt is not given[1]:
+                own = model.generate(**good[prompt is given[2]], max_new_tokens=6, do_sample=False, eos_token_id=None)
+                assert list(result.token_ids) == own[0, -6:].tolist()
+                continue
+            assert isinstance(result.error, RequestError)
+            message = str(result.error)
+            assert "\n" not in message
+            count = sum(token == IMAGE for token in wrong["input_ids"][0].tolist())
+            assert str(count) in message
+            assert str(count - 1 if is_longer else count + 1) in message
