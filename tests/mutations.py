@@ -37,6 +37,10 @@ MTP, P_EAGLE = "tests/heads/strategies/test_mtp.py", "tests/heads/strategies/tes
 TRAINED = "tests/heads/training/test_eagle3_training.py"
 SERVING = "tests/apps/serving"
 FUSED = "tests/backends/fused/test_fused_backend.py"
+INPUTS = "tests/laws/test_input_laws.py::test_a_prompt_in_chunks_and_trees_behind_it_have_generates_logits"
+INPUT_ROWS = "tests/laws/test_input_laws.py::test_rows_with_other_images_or_none_stay_apart_in_any_order"
+PREFIXES = "tests/decoding/test_prefixes_with_inputs.py"
+IMAGES = "tests/apps/in_transformers/test_images_and_audio.py"
 MOST_SECONDS = 1800
 
 
@@ -975,6 +979,65 @@ MUTATIONS = (
         "specdec/sampling/randomness.py",
         (("philox.advance(number - num_read)", "philox.advance(number)"),),
         ("tests/sampling/test_randomness.py",),
+    ),
+    Mutation(
+        "the offset of another row behind an image",
+        "specdec/backends/row_inputs.py",
+        (
+            (
+                "inputs.offset for inputs in found]\n            positions",
+                "inputs.offset for inputs in found[::-1]]\n            positions",
+            ),
+        ),
+        (f"{INPUT_ROWS}[qwen2_vl]",),
+    ),
+    Mutation(
+        "features shifted by one placeholder",
+        "specdec/inputs/features.py",
+        (("all_rows.rows[start:stop]", "all_rows.rows.roll(1, 0)[start:stop]"),),
+        (f"{INPUTS}[llava-dense]",),
+    ),
+    Mutation(
+        "an image's block cut by a chunk",
+        "specdec/inputs/base.py",
+        (("if stretch.start < end < stretch.stop), default=end)", "if stretch.start < end < end), default=end)"),),
+        ("tests/laws/test_input_laws.py::test_an_image_anywhere_between_chunks_has_generates_logits[gemma3]",),
+    ),
+    Mutation(
+        "a window's blocks in all layers",
+        "specdec/target.py",
+        (("grown[number].block_kinds = row.inputs.block_kinds", "grown[number].block_kinds = None"),),
+        (f"{INPUTS}[gemma4-slot_table]",),
+    ),
+    Mutation(
+        "a prefix reused with another image",
+        "specdec/inputs/base.py",
+        (("if start <= mark.position < stop)", "if start <= mark.position < start)"),),
+        (f"{PREFIXES}::test_a_prefix_is_reused_with_the_same_images_only[llava]",),
+    ),
+    Mutation(
+        "a context continued behind another image",
+        "specdec/inputs/base.py",
+        (("min((mark.position for mark in first ^ second), default=math.inf)", "math.inf"),),
+        (f"{PREFIXES}::test_a_conversations_images_are_read_once_and_again_when_one_changes[llava]",),
+    ),
+    Mutation(
+        "a recording's reading begun again within it",
+        "specdec/decoding/prefix_cache.py",
+        (("request.inputs.resume_at(start) == start", "True"),),
+        (f"{PREFIXES}::test_reading_begins_again_anywhere_but_within_a_recording[False-voxtral]",),
+    ),
+    Mutation(
+        "an image's placeholder drafted",
+        "specdec/decoding/drafting.py",
+        (("tree = without_tokens(tree, request.inputs.placeholders)", "pass"),),
+        (f"{IMAGES}::test_what_followed_the_same_words_isnt_drafted_if_it_was_an_image[llava]",),
+    ),
+    Mutation(
+        "inputs that stay where their row was",
+        "specdec/backends/row_inputs.py",
+        (("self.set(row, moved)", "self.set(row, None)"),),
+        (f"{INPUT_ROWS}[qwen2_vl]",),
     ),
 )  # fmt: skip
 

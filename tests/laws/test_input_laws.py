@@ -23,7 +23,7 @@ from specdec.tree import ROOT, DraftTree
 from tests.support import multimodal
 from tests.support.multimodal import FAMILIES, Inputs
 
-CLOSE, CLOSE_STATES = 1e-5, 1e-4  # of logits with a standard deviation of about 1.5; states add up rounding
+CLOSE, CLOSE_STATES = 3e-5, 1e-4  # of logits with a standard deviation of 1.5: rounding; mistakes make 1e-2 and more
 CHUNK = 7
 COMPILERS = {"dense": DenseCompiler(), "exact": ExactCompiler(), "slot_table": SlotTableCompiler()}
 PROMPTS = ((1, 1, 20), (2, 2, 13), (3, 0, 16))  # seed, number of images, tokens of text
@@ -122,13 +122,26 @@ def test_a_prompt_in_chunks_and_trees_behind_it_have_generates_logits(name: str,
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_an_image_anywhere_between_chunks_has_generates_logits(name: str) -> None:
+    model, target = multimodal.make(name), target_of(multimodal.make(name), DenseCompiler())
+    for before in range(1, CHUNK + 1):
+        inputs = multimodal.compose(name, [*range(20, 20 + before)], before, [30, 31, 32, 33])
+        [prompt] = ProcessorOutput(inputs).prompts()
+        prepared = prompt.prepared(model)
+        row = opened(target, prepared)
+        logits = read(target, row, prepared.ids)
+        target.release(row)
+        assert float((logits - own_logits(model, inputs, [])[0]).abs().max()) < bound_of(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_rows_with_other_images_or_none_stay_apart_in_any_order(name: str) -> None:
     model, all_inputs, prompts = made(name)
     rng, target = random.Random(3), target_of(model, DenseCompiler())
     held: dict[CacheRow, tuple[Inputs, list[int]]] = {}
-    for _ in range(6):
+    for _ in range(9):
         if len(held) == 3 or (held and rng.random() < 0.3):
-            row = rng.choice([*held])
+            row = rng.choice([*held][:2])  # often one that isn't the last
             del held[row]
             target.release(row)
         number = rng.randrange(len(prompts))

@@ -35,7 +35,9 @@ GLM_IDS = {
     "video_start_token_id": 95, "video_end_token_id": 94,
 }  # fmt: skip
 AXES = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-MIXED = {"head_dim": 8, "sliding_window": families.WINDOW, "layer_types": families.MIXED}
+MIXED = {
+    "head_dim": 8, "sliding_window": families.WINDOW, "layer_types": families.MIXED * 2, "num_hidden_layers": 4
+}  # fmt: skip
 MEL = {"num_mel_bins": 8, "max_source_positions": 8}
 
 
@@ -50,7 +52,7 @@ def squares(num: int, side: int = 16, **more: torch.Tensor) -> Callable[[torch.G
 
 def grids(rng: torch.Generator, size: int = 96, surrounded: bool = True) -> Medium:
     """Images of several sizes, as rows of patches, four of which become one placeholder's features."""
-    height, width = (2 * int(n) for n in torch.randint(1, 4, (2,), generator=rng))
+    height, width = (2 * int(n) for n in torch.randint(2, 4, (2,), generator=rng))
     ids = [IMAGE] * (height * width // 4)
     pixels = torch.randn(height * width, size, generator=rng)
     grid = torch.tensor([[1, height, width]])

@@ -44,6 +44,12 @@ def test_a_single_text_is_generates_for_every_strategy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WELL_KNOWN)
+def test_what_followed_the_same_words_isnt_drafted_if_it_was_an_image(name: str) -> None:
+    inputs = multimodal.compose(name, [5, 6], 1, [7, 8, 9, 5, 6])
+    check(multimodal.make(name), inputs, ("prompt_lookup:num_matches=2", "suffix"), "fast")
+
+
+@pytest.mark.parametrize("name", WELL_KNOWN)
 def test_a_seed_gives_the_same_sampled_text_by_every_strategy(name: str) -> None:
     model = multimodal.make(name)
     texts = []
