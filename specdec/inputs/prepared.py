@@ -16,6 +16,7 @@ from specdec.inputs.placeholders import PlaceholderInputs
 from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
 ENCODED = "mm_encoder_outputs"
+_READ_APART = {"cross_attention_mask"}
 _READ_BY_LAYERS = ("moe_mm_token_type_ids",)
 _NOT_RAW = {ENCODED, "attention_mask", "position_ids", "input_ids", *TOKEN_TYPES, *_READ_BY_LAYERS}
 
@@ -72,9 +73,26 @@ def prepared_rows(
     token_ids = placeholder_ids(model)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
     encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
+    if (
+        "video" in encoded
+        and "image" in token_ids.keys() - encoded
+        and not any(token_ids.get("video") in text for text in texts)
+    ):
+        token_ids["video"] = token_ids["image"]  # GLM-4V's frames have an image's placeholders
     features = _by_row(encoded, texts, token_ids)
     unencoded = {*token_ids.values()} - {token_ids[modality] for modality in encoded}
-    raw = _raw_by_row(given, [_num_runs(text, unencoded) for text in texts])
+    raw = {name: value for name, value in given.items() if name not in _NOT_RAW and isinstance(value, torch.Tensor)}
+    if raw and not token_ids:
+        raise RequestError(
+            f"{type(model).__name__} has no ids that stand for images or audio, so specdec doesn't read "
+            f"{', '.join(raw)}: use its own generate()"
+        )
+    for name in _READ_APART & raw.keys():
+        raise RequestError(
+            f"specdec doesn't support layers that attend to images apart from the text ({name}): use the model's own "
+            "generate()"
+        )
+    by_row = _raw_by_row(raw, [_num_runs(text, unencoded) for text in texts], bool(encoded))
     rows = list[PromptInputs | None]()
     for number, (text, num_padding) in enumerate(zip(texts, paddings, strict=True)):
         table = _of_row(given.get("position_ids"), number, num_padding)
@@ -87,7 +105,7 @@ def prepared_rows(
             tokens=text,
             token_ids=token_ids,
             features=features[number],
-            raw=raw[number],
+            raw=by_row[number],
             positions=positions,
             token_types={name: each for name, each in known.items() if name in _READ_BY_LAYERS},
             blocks=blocks,
@@ -124,14 +142,16 @@ def _num_runs(text: Sequence[int], tokens: Collection[int]) -> int:
     return sum(is_within for is_within, _ in groupby(token in tokens for token in text))
 
 
-def _raw_by_row(given: Mapping[str, Any], counts: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+def _raw_by_row(
+    raw: Mapping[str, torch.Tensor], counts: Sequence[int], has_encoded: bool
+) -> list[Mapping[str, torch.Tensor]]:
     """Divide inputs that the model encodes in its first pass among the rows that have placeholders for them.
 
     Args:
         counts: by row, the stretches of their placeholders.
+        has_encoded: there are others that are encoded before, of which something may be left over.
     """
-    raw = {name: value for name, value in given.items() if name not in _NOT_RAW and isinstance(value, torch.Tensor)}
-    if not raw or (not any(counts) and given.get(ENCODED)):  # what is left over from encoding
+    if not raw or (not any(counts) and has_encoded):
         return [{} for _ in counts]
     if not any(counts):
         raise RequestError(f"{', '.join(raw)} was given, but the prompt has no placeholders for it")

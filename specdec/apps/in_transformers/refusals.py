@@ -28,10 +28,7 @@ _INSTEAD = {
     "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
     "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
 }
-_UNSUPPORTED = {
-    "cross_attention_mask": "layers that attend to images apart from the text",
-    "inputs_embeds": "vectors in the place of ids",
-}
+_UNSUPPORTED = {"inputs_embeds": "vectors in the place of ids"}
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
