@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from specdec import Generator
+from specdec import Generator, demo
 from specdec.backends.fused.backend import FusedBackend
 from specdec.backends.static import StaticBackend
+from specdec.heads.graph_runner import GraphRunner
+from specdec.heads.strategies import eagle3
 from specdec.sampling.randomness import Randomness
 from tests.backends.fused.test_fused_backend import model_of
 from tests.support import fused_kernels
@@ -82,6 +84,35 @@ def test_one_copy_each_way(model: Any, device: PretendDevice, proposer: str, num
     # The slots of accepted nodes that move are a copy for each row.
     assert all(1 <= uploads <= 1 + num_rows * (proposer != "autoregressive") for uploads, _ in counted), counted
     assert {waits for _, waits in counted} == {1}
+    assert texts[0] == plain[0]
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(
+    ("others", "temperature", "num_rows"), [("", 0.0, 1), ("", 0.0, 2), ("", 0.9, 1), ("+suffix", 0.0, 2)]
+)
+def test_with_a_head_a_step_waits_twice(
+    built_in: tuple[Any, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    device: PretendDevice,
+    others: str,
+    temperature: float,
+    num_rows: int,
+) -> None:
+    """Once for the draft, of whatever depth, and once for the model's pass; each has one copy there."""
+    there = deepcopy(built_in[0]).to(NAME)
+    settings: dict[str, Any] = {"temperature": temperature, "seed": 5}
+    monkeypatch.setattr(eagle3, "runner_by_torch", GraphRunner)
+    options: dict[str, Any] = {"backend": "fused", "mask": "slot_table", "weights": "stock"}
+    with Generator(there, proposer=f"eagle3:head={demo.head_folder()}{others}", **options) as generator:
+        prompts = [list(built_in[1](demo.prompts()[row].text)["input_ids"]) for row in range(num_rows)]
+        counted, texts = steps(device, generator, prompts, **settings)
+        _, plain = steps(device, generator, prompts[:1], proposer="autoregressive", **settings)
+    # A merge drafts only where that pays.
+    assert {waits for _, waits in counted} <= ({1, 2} if others else {2})
+    # Each row's accepted path may bring two more: of the slots that move, and of the hidden states that the head reads.
+    noise = 10 * num_rows if temperature else 0
+    assert all(waits <= uploads <= waits + 2 * num_rows + noise for uploads, waits in counted), counted
     assert texts[0] == plain[0]
 
 
