@@ -6,14 +6,16 @@ sends its numbers in one copy, and its candidates come back in another one.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from specdec.heads.base import DraftedTrees, DraftSize, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.pair_head import LayerInputs, PairHead
 from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
-from specdec.machine.cuda_graphs import Graphs, Outputs, power_of_two, slot_bucket
+from specdec.machine.cuda_graphs import GraphInputs, Graphs, Outputs, power_of_two, slot_bucket
 from specdec.machine.number_block import NumberBlock
 
 _LEAST_SLOTS = 1024  # of the memory, which moves rarely then
@@ -48,56 +50,23 @@ class DraftShape:
         return cls(power_of_two(requests), num_pairs, slot_bucket(stop), size, noise is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadInputs:
-    """The inputs of a draft.
+def inputs_of(pairs: Pairs, shape: DraftShape, noise: Noise | None) -> GraphInputs:
+    """Return a draft's inputs, padded to its shape.
 
-    Attributes:
-        shape: the draft's.
-        numbers: as of ``Pairs``: "tokens" and "positions", (rows, pairs); "starts" and "last", (rows, 1).
-        features: as of ``Pairs``, without padding until the inputs are owned.
-        noise: of each level, without padding until the inputs are owned.
+    Those of ``Pairs`` are "tokens" and "positions", (rows, pairs), "starts" and "last", (rows, 1), and "features";
+    those of ``Noise`` are "scale" and "noise", of each level.
     """
-
-    shape: DraftShape
-    numbers: NumberBlock
-    features: torch.Tensor
-    noise: Noise | None
-
-    def owned(self) -> "HeadInputs":
-        shape, features = self.shape, self.features
-        made = HeadInputs(
-            shape,
-            self.numbers.on(features.device),
-            features.new_zeros((shape.rows, shape.pairs, features.shape[-1])),
-            None
-            if self.noise is None
-            else Noise(*(each.new_zeros((shape.rows, *each.shape[1:])) for each in self.noise)),
-        )
-        made._copy_features(self)
-        return made
-
-    def copy_(self, other: "HeadInputs") -> None:
-        self.numbers.copy_(other.numbers)
-        self._copy_features(other)
-
-    def _copy_features(self, other: "HeadInputs") -> None:
-        requests, count, _ = other.features.shape
-        self.features[:requests, :count].copy_(other.features)
-        if self.noise is not None and other.noise is not None:
-            for into, each in zip(self.noise, other.noise, strict=True):
-                into[:requests].copy_(each)
-
-
-def numbers_of(pairs: Pairs, shape: DraftShape, is_pinned: bool) -> NumberBlock:
-    """Return a draft's numbers, padded to its shape, as ``HeadInputs`` has them."""
     assert pairs.last is not None, "a draft begins after a last pair"
-    requests, count = pairs.tokens.shape
+    (requests, count), device = pairs.tokens.shape, pairs.features.device
     of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((2, shape.rows, 1), np.int64)
     of_pairs[:, :requests, :count] = pairs.tokens, pairs.positions
     of_rows[:, :requests, 0] = pairs.starts, pairs.last
     numbers = {"tokens": of_pairs[0], "positions": of_pairs[1], "starts": of_rows[0], "last": of_rows[1]}
-    return NumberBlock.of(numbers, is_pinned)
+    num_rows = shape.rows - requests
+    tensors = {"features": pad(pairs.features, (0, 0, 0, shape.pairs - count, 0, num_rows))}
+    if noise is not None:
+        tensors |= {name: pad(each, (0, 0, 0, 0, 0, num_rows)) for name, each in noise._asdict().items()}
+    return GraphInputs(NumberBlock.of(numbers, device.type == "cuda"), tensors, device)
 
 
 class GraphRunner(TorchRunner):
@@ -110,7 +79,7 @@ class GraphRunner(TorchRunner):
 
     def __init__(self, head: PairHead, num_tokens: int) -> None:
         super().__init__(head, num_tokens)
-        self._graphs = Graphs[HeadInputs](head.fc.weight.device)
+        self._graphs = Graphs(head.fc.weight.device)
         self._weights = [*head.parameters(), *head.buffers()]
         self._places: list[int] = []  # of the weights
         self._memory = head.no_key_values()
@@ -139,27 +108,29 @@ class GraphRunner(TorchRunner):
         assert cache is self._lent, "drafts are made in the runner's memory"
         shape = DraftShape.of(pairs, size, noise)
         assert int(pairs.starts.max()) + shape.pairs <= cache.keys.shape[2], "padding is written, too"
-        inputs = HeadInputs(shape, numbers_of(pairs, shape, cache.keys.is_cuda), pairs.features, noise)
-        (candidates,) = self._graphs.run(self._draft, inputs, shape, self._memory.keys)
+        draft = partial(self._draft, shape=shape)
+        (candidates,) = self._graphs.run(draft, inputs_of(pairs, shape, noise), shape, self._memory.keys)
         tokens, parents, log_probs = candidates.cpu().numpy()[:, : len(pairs.tokens)]
         # Padding and hidden slots have what earlier drafts left there, from which NaN would spread.
         self._is_finite &= bool(np.isfinite(log_probs).all())
         return DraftedTrees(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
 
     @torch.inference_mode()
-    def _draft(self, inputs: HeadInputs) -> Outputs:
+    def _draft(self, inputs: GraphInputs, shape: DraftShape) -> Outputs:
         """Return each candidate's token, parent and log-probability, (3, rows, candidates), by the device alone."""
-        head, shape, numbers = self._head, inputs.shape, inputs.numbers
-        (width, num_children, num_levels), starts, last = shape.size, numbers["starts"], numbers["last"]
+        head, (width, num_children, num_levels) = self._head, shape.size
+        starts, last = inputs["starts"], inputs["last"]
         lengths = starts + last + 1
         device = lengths.device
         rows, slots = torch.arange(shape.rows, device=device)[:, None], torch.arange(shape.slots, device=device)
-        nodes = torch.arange(width, device=device)
+        nodes, noise = torch.arange(width, device=device), list[Noise | None]([None] * num_levels)
+        if shape.has_noise:
+            noise[:] = [Noise(inputs["scale"], each[:, None]) for each in inputs["noise"].unbind(1)]
         visible = (slots < lengths)[:, None]
-        entered = head.enter(numbers["tokens"], head.fuse(inputs.features), numbers["positions"])
+        entered = head.enter(inputs["tokens"], head.fuse(inputs["features"]), inputs["positions"])
         self._write(entered, starts + torch.arange(shape.pairs, device=device))
         residual, query = entered.residual[rows, last], entered.query[rows, :, last].transpose(1, 2)
-        out, tokens, log_probs = self._continued(residual, query, visible, inputs, 0)
+        out, tokens, log_probs = self._continued(residual, query, visible, num_children, noise[0])
         levels = [(tokens, torch.full_like(tokens, -1), log_probs)]
         for level in range(1, num_levels):
             # A stable sort, as the host's.
@@ -170,7 +141,7 @@ class GraphRunner(TorchRunner):
             entered = head.enter(tokens[rows, fed], head.next_features(out)[rows, parents], positions)
             self._write(entered, own)
             num_earlier, above = sum(each[0].shape[1] for each in levels[:-1]), log_probs[rows, fed]
-            out, tokens, log_probs = self._continued(entered.residual, entered.query, visible, inputs, level)
+            out, tokens, log_probs = self._continued(*entered[:2], visible, num_children, noise[level])
             log_probs += above.repeat_interleave(num_children, 1)
             levels.append((tokens, (num_earlier + fed).repeat_interleave(num_children, 1), log_probs))
         # A float32 represents any token id.
@@ -183,14 +154,13 @@ class GraphRunner(TorchRunner):
             into[rows, :, slots] = new.transpose(1, 2)
 
     def _continued(
-        self, residual: torch.Tensor, query: torch.Tensor, visible: torch.Tensor, inputs: HeadInputs, level: int
+        self, residual: torch.Tensor, query: torch.Tensor, visible: torch.Tensor, num_children: int, noise: Noise | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the layer's output after pairs, and the tokens and log-probabilities, (rows, children), after them."""
-        shape, noise = inputs.shape, inputs.noise
-        cache = KeyValues(*(each[: shape.rows, :, : shape.slots] for each in self._memory))
+        rows, _, slots = visible.shape
+        cache = KeyValues(*(each[:rows, :, :slots] for each in self._memory))
         out = self._head.leave(residual, masked_attention(query, cache, visible))
-        own = None if noise is None else Noise(noise.scale, noise.noise[:, level, None])
-        log_probs, draft_ids = noisy(self._head.logits(out), own).log_softmax(-1).topk(shape.size.num_children)
+        log_probs, draft_ids = noisy(self._head.logits(out), noise).log_softmax(-1).topk(num_children)
         return out, self._head.target_ids[draft_ids].flatten(1), log_probs.flatten(1)
 
 

@@ -6,8 +6,6 @@ at a time are added to the accumulator, whatever the tile. In float32 and on old
 and on Blackwell, whose large tiles have another instruction, tiles have 16 rows.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
@@ -123,8 +121,8 @@ def products(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 def multiply(
     x: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor | None],
     out: torch.Tensor,
     *,
     residual: torch.Tensor | None = None,

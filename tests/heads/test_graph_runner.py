@@ -42,7 +42,7 @@ class PretendGraph:
 
     def __init__(self, run: Callable[[Any], Any], inputs: Any, pool: Any) -> None:
         self._run, self._inputs = run, inputs.owned()
-        self._runner: Any = run.__self__  # type: ignore[attr-defined]  # a method
+        self._runner: Any = run.func.__self__  # type: ignore[attr-defined]  # a partial of a method
         self._memory = self._runner._memory
 
     def __call__(self, inputs: Any) -> Any:
@@ -217,9 +217,9 @@ def test_a_draft_waits_once_and_is_computed_by_the_device_alone(monkeypatch: pyt
         runner = GraphRunner(head, 4)
         compute = runner._draft
 
-        def counting(inputs: Any) -> Any:
+        def counting(inputs: Any, shape: Any) -> Any:
             before = device.waits, device.uploads
-            outputs = compute(inputs)
+            outputs = compute(inputs, shape)
             inside.append((device.waits - before[0], device.uploads - before[1]))
             return outputs
 
