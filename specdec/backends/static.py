@@ -79,6 +79,10 @@ class StaticBackend(HFBackend):
             return False
         return _place_of_all(model) == "cuda" and not are_hooked([*model.modules()])
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (f"passes run without CUDA graphs: {self._graphs.fault}",) if self._graphs.fault else ()
+
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         super().commit(paths)
         with without_gradients(self._is_inference):

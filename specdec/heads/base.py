@@ -170,6 +170,11 @@ class HeadRunner(ABC):
         self.head, self.returns_all = head, num_tokens is None
         self.num_tokens = min(num_tokens or len(head.target_ids), len(head.target_ids))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on the passes so far, which are reported with each result."""
+        return ()
+
     def num_slots(self, count: int) -> int:
         """Return the number of slots to reserve where ``count`` are needed."""
         return -(-count // 128) * 128

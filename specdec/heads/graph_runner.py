@@ -86,6 +86,10 @@ class GraphRunner(TorchRunner):
         self._lent: KeyValues | None = None
         self._is_finite = True  # what was written to the memory
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (f"the head drafts without CUDA graphs: {self._graphs.fault}",) if self._graphs.fault else ()
+
     def buffers(self, requests: int, num_slots: int) -> KeyValues:
         if (places := [each.data_ptr() for each in self._weights]) != self._places:
             self._graphs.forget()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.errors import is_out_of_memory
+from specdec.errors import in_one_line, memory_ran_out
 from specdec.machine.number_block import NumberBlock
 
 _MOST_GRAPHS = 64
@@ -95,23 +95,28 @@ class Graphs:
         captures: False if passes are called instead: on other devices than CUDA's, and for good after a pass that can't
             be captured.
         is_warm: False if passes of the last one's shape will be faster later.
+        fault: why passes aren't captured any more, or "".
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.captures, self.is_warm, self._device = device.type == "cuda", True, device
+        self.captures, self.is_warm, self.fault, self._device = device.type == "cuda", True, "", device
         self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
         self._seen: set[Hashable] = set()
         self._memory: object = None
         self._pool: Pool | None = None
+        self._is_short = False  # of memory for graphs
 
     def forget(self) -> None:
         """Drop all graphs: what they read has moved."""
         self._graphs.clear()
         self._seen.clear()
         self._memory = self._pool = None  # torch refuses a pool whose graphs are all gone
+        self.fault, self._is_short = "" if self._is_short else self.fault, False
 
     def run(self, call: Call, inputs: GraphInputs, shape: Hashable, memory: object) -> Outputs:
         """Return a pass's outputs, which the next pass may overwrite.
+
+        Where a capture runs out of memory, passes are called until ``memory`` has moved.
 
         Args:
             call: computes the outputs, without waiting for the device. It is not called in a replay.
@@ -119,16 +124,13 @@ class Graphs:
             shape: of all that ``call`` reads but the values in tensors.
             memory: graphs are dropped if this is another object than in the last pass: tensors that ``call`` reads
                 besides the inputs.
-
-        Raises:
-            RuntimeError: if memory runs out.
         """
-        if not self.captures:
-            self.is_warm = True
-            return call(inputs.owned())
         if self._memory is not memory:
             self.forget()
             self._memory = memory
+        if not self.captures or self._is_short:
+            self.is_warm = True
+            return call(inputs.owned())
         self.is_warm = shape in self._graphs
         if shape not in self._seen:  # most prompts' last passes run once
             self._seen.add(shape)
@@ -142,16 +144,15 @@ class Graphs:
         return graph(inputs)
 
     def _captured(self, call: Call, inputs: GraphInputs) -> Graph | None:
-        """Return a new graph; None if the pass waits for the device, as experts that are chosen on the host do."""
+        """Return a new graph; None if there is no memory, or the pass waits for the device, as some experts do."""
         try:
             self._pool = self._pool or Pool(self._device)
             return Graph(call, inputs, self._pool)
         except RuntimeError as error:
+            memory, short = self._memory, memory_ran_out(error)  # the end of a failed capture raises, too
             self.forget()
-            # The end of a failed capture raises too.
-            if any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None):
-                raise
-            self.captures, self.is_warm = False, True
+            self._memory, self._is_short, self.fault = memory, bool(short), short or in_one_line(error)
+            self.captures, self.is_warm = bool(short), True
             return None
 
 

@@ -232,24 +232,6 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
     assert PretendGraph.num_replays > before
 
 
-def test_memory_that_ran_out_in_a_capture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = captured(monkeypatch)
-    target = Target(backend, DenseCompiler())
-
-    def without_memory(*args: Any) -> None:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        finally:
-            raise RuntimeError("the capture was invalidated")
-
-    monkeypatch.setattr(cuda_graphs, "Graph", without_memory)
-    with pytest.raises(RuntimeError, match="the capture was invalidated"):
-        passed(target)
-    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
-    target.release(target.rows[0])
-    assert passed(target) > 0
-
-
 def test_a_request_that_was_too_large_leaves_room_for_the_next() -> None:
     backend = examined(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     target = Target(backend, DenseCompiler())

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from specdec.backends.fused.backend import FusedBackend
 from specdec.backends.static import StaticBackend
 from specdec.heads.graph_runner import GraphRunner
 from specdec.heads.strategies import eagle3
+from specdec.machine import cuda_graphs
+from specdec.machine.cuda_graphs import Graphs
 from specdec.sampling.randomness import Randomness
 from tests.backends.fused.test_fused_backend import model_of
 from tests.support import fused_kernels
@@ -124,3 +127,32 @@ def test_what_the_pass_draws_is_what_the_host_draws(model: Any) -> None:
     there = deepcopy(model).to(NAME)
     with Generator(there, backend="fused", mask="slot_table", weights="stock", proposer="prompt_lookup") as generator:
         assert generator.generate(REPEATING, **settings).token_ids == expected
+
+
+@pytest.mark.usefixtures("fused", "device")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "memory ran out (OutOfMemoryError: CUDA out of memory)"),
+        (RuntimeError("operation not permitted\nwhen stream is capturing"), "RuntimeError: operation not permitted"),
+    ],
+)
+def test_a_fault_in_a_capture_is_told_and_passes_go_on(
+    built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, fault: Exception, told: str
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", Mock(side_effect=fault))
+    monkeypatch.setattr(Graphs, "captures", property(lambda graphs: not graphs.fault, lambda *_: None), raising=False)
+    monkeypatch.setattr(eagle3, "runner_by_torch", GraphRunner)
+    options: dict[str, Any] = {"backend": "fused", "mask": "slot_table", "weights": "stock"}
+    prompt, head = list(built_in[1](demo.prompts()[0].text)["input_ids"]), f"eagle3:head={demo.head_folder()}"
+    with Generator(deepcopy(built_in[0]).to(NAME), **options) as generator:
+        results = [
+            generator.generate(prompt, proposer=proposer, max_new_tokens=NUM_TOKENS, eos_token_id=[])
+            for proposer in ("autoregressive", head, f"{head}+suffix")
+        ]
+    assert len({result.token_ids for result in results}) == 1
+    for result, num_notes in zip(results, (1, 2, 2), strict=True):
+        notes = [note for note in result.notes if "without CUDA graphs" in note]
+        assert notes[0].startswith(f"passes run without CUDA graphs: {told}")
+        assert len(notes) == num_notes

@@ -82,14 +82,30 @@ def test_a_pass_that_cannot_be_captured_is_called_from_then_on(graphs: Graphs, m
     monkeypatch.setattr(cuda_graphs, "Graph", capture)
     assert [(is_replayed(graphs, 1), graphs.is_warm) for _ in range(4)] == [(False, False), *[(False, True)] * 3]
     assert capture.call_count == 1
+    graphs.forget()
+    assert "operation not permitted" in graphs.fault
 
 
-def test_memory_that_runs_out_is_reported(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "Graph", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
-    assert not is_replayed(graphs, 1)
-    with pytest.raises(torch.OutOfMemoryError):
-        is_replayed(graphs, 1)
-    assert graphs.captures
+@pytest.mark.parametrize("is_led_to", [False, True])
+def test_without_memory_for_graphs_passes_are_called_until_theirs_has_moved(
+    graphs: Graphs, monkeypatch: pytest.MonkeyPatch, is_led_to: bool
+) -> None:
+    def capture(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            if is_led_to:  # as by the end of a capture that has failed
+                raise RuntimeError("the capture was invalidated")
+
+    failing = Mock(side_effect=capture)
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_graphs, "Graph", failing)
+        assert [(is_replayed(graphs, 1), graphs.is_warm) for _ in range(4)] == [(False, False), *[(False, True)] * 3]
+        assert failing.call_count == 1
+        assert graphs.fault.startswith("memory ran out (OutOfMemoryError: CUDA out of memory)")
+    other = object()
+    assert [is_replayed(graphs, 1, other) for _ in range(2)] == [False, True]
+    assert not graphs.fault
 
 
 def test_buckets_are_few_and_their_own_buckets() -> None:

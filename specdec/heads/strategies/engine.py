@@ -136,6 +136,7 @@ class HeadEngine(Engine):
         )
         for (drafter, depth), drafted in zip(depths.items(), trees, strict=True):
             drafted.depth, drafted.least = depth, self._least
+            drafter.notes = self._runner.notes
             drafter.take(drafted)
 
     def _depths(self, drafters: Sequence[HeadDrafter], budgets: Sequence[Budget]) -> dict[HeadDrafter, int]:
