@@ -160,6 +160,11 @@ class Backend(ABC):
             ModelError: with the reason, if the model is unsupported.
         """
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on the passes so far, which are reported with each result."""
+        return ()
+
     def refresh(self) -> None:  # noqa: B027 - optional
         """Check whether the model's owner has changed it; called before a request that reuses a row."""
 

@@ -7,7 +7,6 @@ called. The tokens are those of the ``hf`` backend. Masks are dense, and padded 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -26,43 +25,12 @@ from specdec.backends.static_cache import StaticPlacement, StaticRaggedCache
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler, FixedMask, KeyedDraw, Layout
-from specdec.machine.cuda_graphs import Graphs, power_of_two, slot_bucket
+from specdec.machine.cuda_graphs import GraphInputs, Graphs, power_of_two, slot_bucket
 from specdec.machine.number_block import NumberBlock
 from specdec.models.gradients import without_gradients
 from specdec.models.independent_rows import has_kernels
 from specdec.models.notes import lock_of
 from specdec.models.structure import are_hooked, are_same, facts_of
-
-
-@dataclass(frozen=True, slots=True)
-class StaticInputs:
-    """The inputs of a pass.
-
-    Attributes:
-        numbers: "input_ids", "positions" and "slots", (rows, width); "rows", (rows, 1); "columns", (columns,); and each
-            ``FixedMask`` by its kind. On the host until the inputs are owned.
-        dense: the other masks by kind, (rows, 1, width, visible), on the device.
-    """
-
-    numbers: NumberBlock
-    dense: Mapping[str, torch.Tensor]
-    device: torch.device
-
-    def mask(self, kind: str) -> torch.Tensor:
-        """Return the mask of a kind of attention layer."""
-        return self.dense[kind] if self.dense else self.numbers[kind]
-
-    def owned(self) -> "StaticInputs":
-        """Return these inputs on the device, with copies of the masks."""
-        return StaticInputs(
-            self.numbers.on(self.device), {kind: mask.clone() for kind, mask in self.dense.items()}, self.device
-        )
-
-    def copy_(self, other: "StaticInputs") -> None:
-        """Copy another pass's values into these tensors."""
-        self.numbers.copy_(other.numbers)
-        for kind, mask in self.dense.items():
-            mask.copy_(other.dense[kind])
 
 
 class StaticBackend(HFBackend):
@@ -74,7 +42,7 @@ class StaticBackend(HFBackend):
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
-        self._graphs = Graphs[StaticInputs](self.shapes.device)
+        self._graphs = Graphs(self.shapes.device)
         self._state: list[object] = []  # of the model that they run
         self._draw = self._drawing(self.shapes.device)
         self._is_hooked = False
@@ -111,6 +79,10 @@ class StaticBackend(HFBackend):
         if not isinstance(model, PreTrainedModel):
             return False
         return _place_of_all(model) == "cuda" and not are_hooked([*model.modules()])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (f"passes run without CUDA graphs: {self._graphs.fault}",) if self._graphs.fault else ()
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         super().commit(paths)
@@ -199,11 +171,11 @@ class StaticBackend(HFBackend):
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
 
-    def _called(self, inputs: StaticInputs, layout: Layout, more: Mapping[str, Any]) -> Outputs:
+    def _called(self, inputs: GraphInputs, layout: Layout, more: Mapping[str, Any]) -> Outputs:
         """Run a pass without a graph."""
         return self._call(inputs.owned(), layout.hidden, layout.num_top, more)
 
-    def _replayed(self, inputs: StaticInputs, layout: Layout) -> Outputs:
+    def _replayed(self, inputs: GraphInputs, layout: Layout) -> Outputs:
         """Run a pass by a graph's replay, from the second pass of a shape on."""
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
@@ -217,8 +189,11 @@ class StaticBackend(HFBackend):
         self.is_warm = self._graphs.is_warm
         return tuple(output.clone() for output in outputs)
 
-    def _inputs(self, layout: Layout, has_inputs: bool) -> StaticInputs:
+    def _inputs(self, layout: Layout, has_inputs: bool) -> GraphInputs:
         """Return a pass's inputs, with the last row repeated up to a power of two: fewer numbers of rows, fewer graphs.
+
+        They are "input_ids", "positions" and "slots", (rows, width); "rows", (rows, 1); "columns", (columns,); masks by
+        kind of attention; and "seeds" and "temperatures", (rows,), if tokens are drawn.
 
         With row numbers the copies read and write the last row itself, whose slots get the same numbers again.
         Otherwise they write to the rows that follow in the cache, unless those are open, and each node sees itself
@@ -257,7 +232,7 @@ class StaticBackend(HFBackend):
                 numbers[kind] = fixed.numbered_from(first).numpy()[order]
             else:
                 dense[kind] = self._mask(layout, kind, len(order))
-        return StaticInputs(NumberBlock.of(numbers, self.shapes.device.type == "cuda"), dense, self.shapes.device)
+        return GraphInputs(NumberBlock.of(numbers, self.shapes.device.type == "cuda"), dense, self.shapes.device)
 
     def _mask(self, layout: Layout, kind: str, num_rows: int) -> torch.Tensor:
         """Return the dense mask of a kind of layer in its static shape."""
@@ -277,23 +252,22 @@ class StaticBackend(HFBackend):
 
     def _call(
         self,
-        inputs: StaticInputs,
+        inputs: GraphInputs,
         hidden: tuple[int, ...] = (),
         num_top: int = 0,
         more: Mapping[str, Any] = NO_ARGUMENTS,
     ) -> Outputs:
         """Return the logits, the choices on a device that has to send them to the host, and hidden states."""
-        numbers, kinds = inputs.numbers, self.shapes.attention
-        self._placement.rows, self._placement.slots = numbers["rows"], numbers["slots"]
-        masks = {kind: inputs.mask(kind) for kind in kinds}
+        self._placement.rows, self._placement.slots = inputs["rows"], inputs["slots"]
+        masks = {kind: inputs[kind] for kind in self.shapes.attention}
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True, name=self.compiler.attention if self._placement.has_row_numbers else None):
-            positions = numbers["positions"] + numbers["offsets"] if "offsets" in numbers else numbers["positions"]
-            logits, *states = self._run(numbers["input_ids"], positions, mask, numbers["columns"], hidden, more)
+            positions = inputs["positions"] + inputs["offsets"] if "offsets" in inputs else inputs["positions"]
+            logits, *states = self._run(inputs["input_ids"], positions, mask, inputs["columns"], hidden, more)
         drawn = None
-        if self._draw and "seeds" in numbers:
-            positions = numbers["positions"].index_select(1, numbers["columns"])
-            drawn = self._draw(logits, positions, numbers["seeds"], numbers["temperatures"])
+        if self._draw and "seeds" in inputs:
+            positions = inputs["positions"].index_select(1, inputs["columns"])
+            drawn = self._draw(logits, positions, inputs["seeds"], inputs["temperatures"])
         choices = logits.new_empty(0) if logits.is_cpu else choices_of(logits, num_top, drawn)
         return logits, choices, *states
 

@@ -6,6 +6,7 @@ same in every engine, up to rounding.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,12 @@ class Noise(NamedTuple):
 
     scale: torch.Tensor
     noise: torch.Tensor
+
+    @classmethod
+    def joined(cls, parts: "Iterable[Noise | None]") -> "Noise | None":
+        """Return the noise of several positions, of one scale, from that of each; None if there is none."""
+        known = [part for part in parts if part is not None]
+        return cls(known[0].scale, torch.cat([part.noise for part in known], 1)) if known else None
 
 
 class KeyValues(NamedTuple):
@@ -115,10 +122,39 @@ class Continuations(NamedTuple):
     features: torch.Tensor
 
 
+class DraftedTrees(NamedTuple):
+    """Draft trees of several requests, all with the same number of nodes; parents precede their children.
+
+    Attributes:
+        tokens: (requests, nodes) target ids.
+        parents: (requests, nodes) indices of nodes; -1 for children of the root.
+        log_probs: (requests, nodes) the head's log-probability of the path to each node.
+    """
+
+    tokens: np.ndarray
+    parents: np.ndarray
+    log_probs: np.ndarray
+
+
+class DraftSize(NamedTuple):
+    """The size of a draft's levels; the first has ``num_children`` nodes.
+
+    Attributes:
+        width: nodes of a level that are fed, the most probable.
+        num_children: of each of them, at least ``width``.
+        num_levels: including the first.
+    """
+
+    width: int
+    num_children: int
+    num_levels: int
+
+
 class HeadRunner(ABC):
     """Runs a head's passes.
 
     Attributes:
+        drafts_whole: all levels of a draft run in one call, of ``draft``; otherwise each in one of ``run``.
         num_reads: the number of pairs of a pass that only caches; None if torch caches pairs faster without one.
 
     Args:
@@ -127,11 +163,17 @@ class HeadRunner(ABC):
             the whole draft vocabulary, which isn't sorted then.
     """
 
+    drafts_whole: bool = False
     num_reads: int | None = None
 
     def __init__(self, head: DraftHead, num_tokens: int | None) -> None:
         self.head, self.returns_all = head, num_tokens is None
         self.num_tokens = min(num_tokens or len(head.target_ids), len(head.target_ids))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on the passes so far, which are reported with each result."""
+        return ()
 
     def num_slots(self, count: int) -> int:
         """Return the number of slots to reserve where ``count`` are needed."""
@@ -157,6 +199,17 @@ class HeadRunner(ABC):
             cache: the keys and values of earlier pairs; finite in all slots.
             noise: None for the head's own probabilities.
         """
+
+    def draft(self, pairs: Pairs, cache: KeyValues, size: DraftSize, noise: Noise | None) -> DraftedTrees:
+        """Run all levels of a draft, and return their candidates in the order of levels; called if ``drafts_whole``.
+
+        Args:
+            pairs: as of ``run``, with ``fuses`` and ``last``.
+            cache: as of ``run``, with room for the levels.
+            size: of the draft.
+            noise: of each level.
+        """
+        raise NotImplementedError
 
 
 class HeadRunners(ABC):

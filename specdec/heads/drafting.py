@@ -1,17 +1,20 @@
 """Drafting with a head over pairs: EAGLE-2's dynamic trees (arXiv 2406.16858).
 
 What a tree appends lies after a cache's pairs and is overwritten, so a rejected branch needs no rollback. Requests of
-any lengths run in one pass. Trees are built on the host, which has each level's candidates after its pass.
+any lengths run in one pass. Trees are built on the host, which has each level's candidates after its pass, unless the
+runner drafts all levels in one call.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.base import Continuations, DraftedTrees, DraftSize, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.pair_cache import PairCache, zeros_like
 
 # The noise of the position after a number of drafted tokens.
@@ -19,20 +22,7 @@ NoiseAt = Callable[[int], Noise | None]
 # The children of fed nodes: called with what a pass returned and the nodes' candidates, (requests, nodes), -1 for the
 # root; returns tokens and log-probabilities, (requests, nodes, children).
 Choose = Callable[[Continuations, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-class DraftedTrees(NamedTuple):
-    """Draft trees of several requests, all with the same number of nodes; parents precede their children.
-
-    Attributes:
-        tokens: (requests, nodes) target ids.
-        parents: (requests, nodes) indices of nodes; -1 for children of the root.
-        log_probs: (requests, nodes) the head's log-probability of the path to each node.
-    """
-
-    tokens: np.ndarray
-    parents: np.ndarray
-    log_probs: np.ndarray
+Found = TypeVar("Found")
 
 
 def grow(
@@ -57,7 +47,7 @@ def grow(
         depth: levels after the first.
         num_nodes: size of each tree, at most ``width + depth * width ** 2``.
     """
-    growth = TreeGrowth(runner, caches, states, tokens, width, choose=first_returned(width))
+    growth = begin(runner, caches, states, tokens, size=DraftSize(width, width, depth + 1))
     for _ in range(depth):
         growth.feed()
     return growth.best(num_nodes)
@@ -68,17 +58,18 @@ def first_pass(
     caches: Sequence[PairCache],
     states: Sequence[torch.Tensor],
     tokens: Sequence[Sequence[int]],
-    noise: Noise | None,
+    run: Callable[[Pairs, KeyValues], Found],
     num_slots: int = 0,
-) -> tuple[Continuations, KeyValues, np.ndarray]:
+) -> tuple[Found, KeyValues, np.ndarray]:
     """Append pairs to the caches in a pass that drafts after the last of them.
 
     Args:
-        runner, caches, states, tokens, noise: as for ``TreeGrowth``.
+        runner, caches, states, tokens: as for ``TreeGrowth``.
+        run: runs the pass.
         num_slots: slots that the runner needs after the pairs.
 
     Returns:
-        What the runner found; the keys and values of all requests; and the numbers of their pairs, (requests,).
+        What ``run`` returned; the keys and values of all requests; and the numbers of their pairs, (requests,).
     """
     counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
     num_rows = int(counts.max())
@@ -91,7 +82,7 @@ def first_pass(
         fuses=True,
         last=counts - 1,
     )
-    found = runner.run(pairs, cache, noise)
+    found = run(pairs, cache)
     _append_written(caches, cache, starts, counts)
     return found, cache, starts + counts
 
@@ -144,8 +135,88 @@ def first_returned(num_children: int) -> Choose:
     return lambda found, _: (found.tokens[..., :num_children], found.log_probs[..., :num_children])
 
 
-class TreeGrowth:
+def begin(
+    runner: HeadRunner,
+    caches: Sequence[PairCache],
+    states: Sequence[torch.Tensor],
+    tokens: Sequence[Sequence[int]],
+    noise: NoiseAt = lambda _: None,
+    *,
+    size: DraftSize,
+) -> "Growth":
+    """Append pairs to the caches and draft the first level after the last of them; the arguments are ``TreeGrowth``'s.
+
+    The children of a node are the most probable tokens. At most ``size.num_levels - 1`` levels may be fed.
+    """
+    if not runner.drafts_whole:
+        return TreeGrowth(runner, caches, states, tokens, size.width, noise, first_returned(size.num_children))
+    run = partial(runner.draft, size=size, noise=Noise.joined(map(noise, range(size.num_levels))))
+    found, *_ = first_pass(runner, caches, states, tokens, run, (size.num_levels - 1) * size.width)
+    return WholeDraft(found, size)
+
+
+class Growth(ABC):
     """Draft trees of several requests, which grow by a level with each ``feed``.
+
+    Args:
+        first: the candidates of the first level.
+
+    Attributes:
+        runs_passes: each ``feed`` runs a pass of the head.
+    """
+
+    runs_passes: bool = True
+
+    def __init__(self, first: DraftedTrees) -> None:
+        self._levels = [first]
+
+    @property
+    def next_log_probs(self) -> np.ndarray:
+        """(requests,) the log-probability of the best path that the next ``feed`` continues."""
+        best: np.ndarray = self._levels[-1].log_probs.max(1)
+        return best
+
+    @abstractmethod
+    def feed(self) -> None:
+        """Feed the best candidates of the last level; append their children."""
+
+    def best(self, num_nodes: int) -> DraftedTrees:
+        """Return the candidates with the most probable paths, all if there are fewer."""
+        every = DraftedTrees(*(np.concatenate(of_levels, 1) for of_levels in zip(*self._levels, strict=True)))
+        num_all = every.tokens.shape[1]
+        if num_nodes >= num_all:
+            return every
+        # A stable sort: of equal paths the older is kept, so no child without its parent.
+        kept = np.sort((-every.log_probs).argsort(1, kind="stable")[:, :num_nodes], 1)
+        rows = np.arange(len(kept))[:, None]
+        place = np.full((len(kept), num_all + 1), -1)  # of -1, at the end, too
+        place[rows, kept] = np.arange(num_nodes)
+        tokens, parents, log_probs = (each[rows, kept] for each in every)
+        return DraftedTrees(tokens, place[rows, parents], log_probs)
+
+
+class WholeDraft(Growth):
+    """Draft trees whose levels have all been drafted.
+
+    Args:
+        every: the candidates of all levels.
+        size: of the levels.
+    """
+
+    runs_passes = False
+
+    def __init__(self, every: DraftedTrees, size: DraftSize) -> None:
+        stops = size.num_children * (1 + size.width * np.arange(size.num_levels - 1))
+        levels = zip(*(np.split(each, stops, 1) for each in every), strict=True)
+        self._later = (DraftedTrees(*level) for level in levels)
+        super().__init__(next(self._later))
+
+    def feed(self) -> None:
+        self._levels.append(next(self._later))
+
+
+class TreeGrowth(Growth):
+    """Draft trees which grow by a pass with each ``feed``.
 
     The first pass appends the given pairs to the caches and drafts the first level after the last of them.
 
@@ -171,10 +242,11 @@ class TreeGrowth:
     ) -> None:
         self._runner, self.width, self._noise = runner, width, noise
         self._choose = choose or first_returned(runner.num_tokens)
-        found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
+        run = partial(runner.run, noise=noise(0))
+        found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, run)
         self._rows = np.arange(len(caches))[:, None]
         drafted, log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
-        self._levels = [DraftedTrees(drafted, np.full_like(drafted, -1), log_probs)]
+        super().__init__(DraftedTrees(drafted, np.full_like(drafted, -1), log_probs))
         self._num_earlier = 0  # candidates of the levels before the last
         self._fed = (-log_probs).argsort(1, kind="stable")[:, :width]  # of the last level, fed next
         self._features = found.features.expand(-1, width, -1)
@@ -187,14 +259,7 @@ class TreeGrowth:
         visible = np.arange(self._cache.keys.shape[2]) < self.lengths[:, None]
         return np.repeat(visible[:, None], self.width, 1)
 
-    @property
-    def next_log_probs(self) -> np.ndarray:
-        """(requests,) the log-probability of the best path that the next ``feed`` continues."""
-        best: np.ndarray = self._levels[-1].log_probs[self._rows, self._fed].max(1)
-        return best
-
     def feed(self) -> None:
-        """Feed the best candidates of the last level; append their children and choose the best of these."""
         width, last, num_levels = self.width, self._levels[-1], len(self._levels)
         starts = self.lengths + (num_levels - 1) * width
         self._make_room(int(starts.max()) + width)
@@ -230,16 +295,3 @@ class TreeGrowth:
         self._cache = KeyValues(*(torch.nn.functional.pad(each, (0, 0, 0, more)) for each in self._cache))
         if self._visible is not None:
             self._visible = np.pad(self._visible, ((0, 0), (0, 0), (0, more)))
-
-    def best(self, num_nodes: int) -> DraftedTrees:
-        """Return the candidates with the most probable paths, all if there are fewer."""
-        every = DraftedTrees(*(np.concatenate(of_levels, 1) for of_levels in zip(*self._levels, strict=True)))
-        num_all = every.tokens.shape[1]
-        if num_nodes >= num_all:
-            return every
-        # A stable sort: of equal paths the older is kept, so no child without its parent.
-        kept = np.sort((-every.log_probs).argsort(1, kind="stable")[:, :num_nodes], 1)
-        place = np.full((len(kept), num_all + 1), -1)  # of -1, at the end, too
-        place[self._rows, kept] = np.arange(num_nodes)
-        tokens, parents, log_probs = (each[self._rows, kept] for each in every)
-        return DraftedTrees(tokens, place[self._rows, parents], log_probs)

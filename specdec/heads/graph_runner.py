@@ -1,136 +1,94 @@
-"""A head's passes with a few fixed shapes, so that on CUDA a pass is one graph replay.
+"""A head's drafts with a few fixed shapes, so that on CUDA all levels of a draft are one graph replay.
 
-Requests, pairs and slots are padded to a few sizes, and drafts are made in memory of the runner, which graphs read at
-fixed addresses. A pass sends its numbers in one copy and its results in another one.
+Each level's candidates are chosen on the device, as ``TreeGrowth`` chooses them on the host. Requests, pairs and slots
+are padded to a few sizes, and drafts are made in memory of the runner, which graphs read at fixed addresses. A draft
+sends its numbers in one copy, and its candidates come back in another one.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
-from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.pair_head import PairHead
+from specdec.heads.base import DraftedTrees, DraftSize, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.pair_head import LayerInputs, PairHead
 from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
-from specdec.machine.cuda_graphs import Graphs, Outputs, power_of_two, slot_bucket
+from specdec.machine.cuda_graphs import GraphInputs, Graphs, Outputs, power_of_two, slot_bucket
 from specdec.machine.number_block import NumberBlock
 
 _LEAST_SLOTS = 1024  # of the memory, which moves rarely then
-_LEAST_PAIRS = 8  # of a draft's first pass: one shape, and so one capture, for the usual numbers
-_SPARE_SLOTS = 64  # for the levels of a draft; larger drafts move to other memory, and go on without graphs
+_LEAST_PAIRS = 8  # of a draft: one shape, and so one capture, for the usual numbers
+_SPARE_SLOTS = 64  # for pairs of padding
 
 
 @dataclass(frozen=True, slots=True)
-class PassShape:
-    """The sizes and parts of a pass; passes of one shape share a graph.
+class DraftShape:
+    """The sizes of a draft; drafts of one shape share a graph.
 
     Attributes:
         rows: requests, with those of padding.
         pairs: of each request, with those of padding.
         slots: that are read.
-        fuses: features are the target's states.
-        wants_last: the continuation of one pair of each request is wanted, otherwise those of all.
-        is_tree: pairs attend to slots that are listed, otherwise to all up to their own.
+        size: of the levels.
         has_noise: logits get noise.
     """
 
     rows: int
     pairs: int
     slots: int
-    fuses: bool
-    wants_last: bool
-    is_tree: bool
+    size: DraftSize
     has_noise: bool
 
     @classmethod
-    def of(cls, pairs: Pairs, noise: Noise | None) -> "PassShape":
-        """Return the shape of a pass."""
+    def of(cls, pairs: Pairs, size: DraftSize, noise: Noise | None) -> "DraftShape":
+        """Return the shape of a draft."""
         requests, count = pairs.tokens.shape
-        return cls(
-            rows=power_of_two(requests),
-            pairs=count if pairs.last is None else max(_LEAST_PAIRS, power_of_two(count)),
-            slots=slot_bucket(int(pairs.starts.max()) + count),
-            fuses=pairs.fuses,
-            wants_last=pairs.last is not None,
-            is_tree=pairs.visible is not None,
-            has_noise=noise is not None,
-        )
+        stop = int(pairs.starts.max()) + count + (size.num_levels - 1) * size.width
+        num_pairs = max(_LEAST_PAIRS, power_of_two(count))
+        return cls(power_of_two(requests), num_pairs, slot_bucket(stop), size, noise is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadInputs:
-    """The inputs of a pass.
+def inputs_of(pairs: Pairs, shape: DraftShape, noise: Noise | None) -> GraphInputs:
+    """Return a draft's inputs, padded to its shape.
 
-    Attributes:
-        shape: the pass's.
-        numbers: as of ``Pairs``: "tokens" and "positions", (rows, pairs); "starts" and "last", (rows,); in a tree
-            "visible", (rows, pairs, slots).
-        features: as of ``Pairs``, without padding until the inputs are owned.
-        noise: without padding until the inputs are owned.
+    Those of ``Pairs`` are "tokens" and "positions", (rows, pairs), "starts" and "last", (rows, 1), and "features";
+    those of ``Noise`` are "scale" and "noise", of each level.
     """
-
-    shape: PassShape
-    numbers: NumberBlock
-    features: torch.Tensor
-    noise: Noise | None
-
-    def owned(self) -> "HeadInputs":
-        shape, features = self.shape, self.features
-        made = HeadInputs(
-            shape,
-            self.numbers.on(features.device),
-            features.new_zeros((shape.rows, shape.pairs, features.shape[-1])),
-            None
-            if self.noise is None
-            else Noise(*(each.new_zeros((shape.rows, *each.shape[1:])) for each in self.noise)),
-        )
-        made._copy_features(self)
-        return made
-
-    def copy_(self, other: "HeadInputs") -> None:
-        self.numbers.copy_(other.numbers)
-        self._copy_features(other)
-
-    def _copy_features(self, other: "HeadInputs") -> None:
-        requests, count, _ = other.features.shape
-        self.features[:requests, :count].copy_(other.features)
-        if self.noise is not None and other.noise is not None:
-            for into, each in zip(self.noise, other.noise, strict=True):
-                into[:requests].copy_(each)
-
-
-def numbers_of(pairs: Pairs, shape: PassShape, is_pinned: bool) -> NumberBlock:
-    """Return a pass's numbers, padded to its shape, as ``HeadInputs`` has them."""
-    requests, count = pairs.tokens.shape
-    of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((2, shape.rows), np.int64)
+    assert pairs.last is not None, "a draft begins after a last pair"
+    (requests, count), device = pairs.tokens.shape, pairs.features.device
+    of_pairs, of_rows = np.zeros((2, shape.rows, shape.pairs), np.int64), np.zeros((2, shape.rows, 1), np.int64)
     of_pairs[:, :requests, :count] = pairs.tokens, pairs.positions
-    of_rows[0, :requests] = pairs.starts
-    if pairs.last is not None:
-        of_rows[1, :requests] = pairs.last
+    of_rows[:, :requests, 0] = pairs.starts, pairs.last
     numbers = {"tokens": of_pairs[0], "positions": of_pairs[1], "starts": of_rows[0], "last": of_rows[1]}
-    if pairs.visible is not None:
-        visible = np.zeros((shape.rows, shape.pairs, shape.slots), np.bool_)
-        visible[:, :, 0] = True  # pairs of padding attend to something, so that they stay finite
-        visible[:requests, :count] = pairs.visible[:, :, : shape.slots]
-        numbers["visible"] = visible
-    return NumberBlock.of(numbers, is_pinned)
+    num_rows = shape.rows - requests
+    tensors = {"features": pad(pairs.features, (0, 0, 0, shape.pairs - count, 0, num_rows))}
+    if noise is not None:
+        tensors |= {name: pad(each, (0, 0, 0, 0, 0, num_rows)) for name, each in noise._asdict().items()}
+    return GraphInputs(NumberBlock.of(numbers, device.type == "cuda"), tensors, device)
 
 
 class GraphRunner(TorchRunner):
-    """Runs a head by torch in passes of fixed shapes, with results as of ``TorchRunner`` up to rounding.
+    """Runs a head by torch in drafts of fixed shapes, which are those of ``TorchRunner`` up to rounding.
 
-    Passes use the memory of ``buffers``. Graphs are dropped when it has to grow or the head's weights move. A pass in
-    other memory is ``TorchRunner``'s own.
+    Drafts use the memory of ``buffers``. Graphs are dropped when it has to grow or the head's weights move.
     """
+
+    drafts_whole = True
 
     def __init__(self, head: PairHead, num_tokens: int) -> None:
         super().__init__(head, num_tokens)
-        self._graphs = Graphs[HeadInputs](head.fc.weight.device)
+        self._graphs = Graphs(head.fc.weight.device)
         self._weights = [*head.parameters(), *head.buffers()]
         self._places: list[int] = []  # of the weights
         self._memory = head.no_key_values()
         self._lent: KeyValues | None = None
         self._is_finite = True  # what was written to the memory
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (f"the head drafts without CUDA graphs: {self._graphs.fault}",) if self._graphs.fault else ()
 
     def buffers(self, requests: int, num_slots: int) -> KeyValues:
         if (places := [each.data_ptr() for each in self._weights]) != self._places:
@@ -150,47 +108,64 @@ class GraphRunner(TorchRunner):
         return self._lent
 
     @torch.inference_mode()
-    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
-        if cache is not self._lent or (noise is not None and noise.noise.shape[1] != 1):
-            return super().run(pairs, cache, noise)
-        shape = PassShape.of(pairs, noise)
+    def draft(self, pairs: Pairs, cache: KeyValues, size: DraftSize, noise: Noise | None) -> DraftedTrees:
+        assert cache is self._lent, "drafts are made in the runner's memory"
+        shape = DraftShape.of(pairs, size, noise)
         assert int(pairs.starts.max()) + shape.pairs <= cache.keys.shape[2], "padding is written, too"
-        is_pinned = cache.keys.is_cuda
-        inputs = HeadInputs(shape, numbers_of(pairs, shape, is_pinned), pairs.features, noise)
-        scores, features = self._graphs.run(self._pass, inputs, shape, self._memory.keys)
-        requests, count = pairs.wanted.shape
-        features = features[:requests, :count].clone()  # while the device is at work
-        draft_ids, log_probs = scores.cpu().numpy()[:, :requests, :count]
-        # Padding and hidden slots have what earlier passes left there, from which NaN would spread.
+        draft = partial(self._draft, shape=shape)
+        (candidates,) = self._graphs.run(draft, inputs_of(pairs, shape, noise), shape, self._memory.keys)
+        tokens, parents, log_probs = candidates.cpu().numpy()[:, : len(pairs.tokens)]
+        # Padding and hidden slots have what earlier drafts left there, from which NaN would spread.
         self._is_finite &= bool(np.isfinite(log_probs).all())
-        return Continuations(self._target_ids[draft_ids.astype(np.int64)], log_probs, features)
+        return DraftedTrees(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
 
     @torch.inference_mode()
-    def _pass(self, inputs: HeadInputs) -> Outputs:
-        """Return ids and log-probabilities, (2, rows, m, k), and features, (rows, m, hidden), by the device alone."""
-        head, shape, numbers = self._head, inputs.shape, inputs.numbers
-        starts = numbers["starts"][:, None]
-        pair = torch.arange(shape.pairs, device=inputs.features.device)
-        rows = torch.arange(shape.rows, device=pair.device)[:, None]
-        features = head.fuse(inputs.features) if shape.fuses else inputs.features
-        entered = head.enter(numbers["tokens"], features, numbers["positions"])
-        slots = starts + pair
+    def _draft(self, inputs: GraphInputs, shape: DraftShape) -> Outputs:
+        """Return each candidate's token, parent and log-probability, (3, rows, candidates), by the device alone."""
+        head, (width, num_children, num_levels) = self._head, shape.size
+        starts, last = inputs["starts"], inputs["last"]
+        lengths = starts + last + 1
+        device = lengths.device
+        rows, slots = torch.arange(shape.rows, device=device)[:, None], torch.arange(shape.slots, device=device)
+        nodes, noise = torch.arange(width, device=device), list[Noise | None]([None] * num_levels)
+        if shape.has_noise:
+            noise[:] = [Noise(inputs["scale"], each[:, None]) for each in inputs["noise"].unbind(1)]
+        visible = (slots < lengths)[:, None]
+        entered = head.enter(inputs["tokens"], head.fuse(inputs["features"]), inputs["positions"])
+        self._write(entered, starts + torch.arange(shape.pairs, device=device))
+        residual, query = entered.residual[rows, last], entered.query[rows, :, last].transpose(1, 2)
+        out, tokens, log_probs = self._continued(residual, query, visible, num_children, noise[0])
+        levels = [(tokens, torch.full_like(tokens, -1), log_probs)]
+        for level in range(1, num_levels):
+            # A stable sort, as the host's.
+            fed = log_probs.sort(dim=-1, descending=True, stable=True).indices[:, :width]
+            parents, own = fed // num_children, lengths + (level - 1) * width + nodes
+            visible = visible[rows, parents] | (slots == own[..., None])
+            positions = (lengths + level - 1).expand(-1, width)
+            entered = head.enter(tokens[rows, fed], head.next_features(out)[rows, parents], positions)
+            self._write(entered, own)
+            num_earlier, above = sum(each[0].shape[1] for each in levels[:-1]), log_probs[rows, fed]
+            out, tokens, log_probs = self._continued(*entered[:2], visible, num_children, noise[level])
+            log_probs += above.repeat_interleave(num_children, 1)
+            levels.append((tokens, (num_earlier + fed).repeat_interleave(num_children, 1), log_probs))
+        # A float32 represents any token id.
+        return (torch.stack([torch.cat(each, 1).float() for each in zip(*levels, strict=True)]),)
+
+    def _write(self, entered: LayerInputs, slots: torch.Tensor) -> None:
+        """Write the keys and values of pairs to their slots, (rows, pairs)."""
+        rows = torch.arange(len(slots), device=slots.device)[:, None]
         for into, new in zip(self._memory, (entered.key, entered.value), strict=True):
             into[rows, :, slots] = new.transpose(1, 2)
-        residual, query, wanted = entered.residual, entered.query, pair[None]
-        if shape.wants_last:
-            wanted = numbers["last"][:, None]
-            residual, query = residual[rows, wanted], query[rows, :, wanted].transpose(1, 2)
-        if shape.is_tree:
-            visible = numbers["visible"]
-        else:
-            read = torch.arange(shape.slots, device=pair.device)
-            visible = read <= (starts + wanted)[..., None]
-        cache = KeyValues(*(each[: shape.rows, :, : shape.slots] for each in self._memory))
-        out = head.leave(residual, masked_attention(query, cache, visible))
-        log_probs, draft_ids = noisy(head.logits(out), inputs.noise).log_softmax(-1).topk(self.num_tokens)
-        # A float32 represents any token id.
-        return torch.stack((draft_ids.float(), log_probs)), head.next_features(out)
+
+    def _continued(
+        self, residual: torch.Tensor, query: torch.Tensor, visible: torch.Tensor, num_children: int, noise: Noise | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the layer's output after pairs, and the tokens and log-probabilities, (rows, children), after them."""
+        rows, _, slots = visible.shape
+        cache = KeyValues(*(each[:rows, :, :slots] for each in self._memory))
+        out = self._head.leave(residual, masked_attention(query, cache, visible))
+        log_probs, draft_ids = noisy(self._head.logits(out), noise).log_softmax(-1).topk(num_children)
+        return out, self._head.target_ids[draft_ids].flatten(1), log_probs.flatten(1)
 
 
 def runner_by_torch(head: PairHead, num_tokens: int | None) -> HeadRunner:

@@ -200,7 +200,7 @@ class OpenBatch(Scheduler):
             binding.loaded.tokenizer,
             numerics=binding.numerics,
             lossless=request.verifier.lossless and not binding.weights.lossy and not binding.target.examination.lossy,
-            notes=(*binding.take_notes(), *request.notes),
+            notes=(*binding.take_notes(), *binding.target.backend.notes, *request.notes),
         )
 
     def check(self) -> None:

@@ -109,7 +109,7 @@ class _Captured(StaticBackend):
         return str(self._graphs.fault)
 
 
-class _EveryGraph(Graphs[Any]):
+class _EveryGraph(Graphs):
     """Graphs that are captured at once: as CUDA graphs on a GPU, elsewhere operation by operation."""
 
     def __init__(self, device: torch.device) -> None:

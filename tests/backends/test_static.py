@@ -10,9 +10,10 @@ import torch
 
 from specdec import Generator, ModelError
 from specdec.backends import static
-from specdec.backends.static import StaticBackend, StaticInputs
+from specdec.backends.static import StaticBackend
 from specdec.layout import Compiler
 from specdec.machine import cuda_graphs
+from specdec.machine.cuda_graphs import GraphInputs
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.target import Target
@@ -43,8 +44,8 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = set[tuple[int, ...]]()
     call = StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
-        mask = next(iter(inputs.dense.values()))
+    def noting(self: StaticBackend, inputs: GraphInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+        mask = next(iter(inputs.tensors.values()))
         shapes.add((*inputs.numbers["input_ids"].shape, mask.shape[3], len(inputs.numbers["columns"])))
         return call(self, inputs, *others, **named)
 
@@ -74,12 +75,12 @@ class PretendGraph:
 
     num_replays = 0
 
-    def __init__(self, run: Callable[[StaticInputs], torch.Tensor], inputs: StaticInputs, pool: Any) -> None:
+    def __init__(self, run: Callable[[GraphInputs], torch.Tensor], inputs: GraphInputs, pool: Any) -> None:
         self._run, self._inputs = run, inputs
         self._place = run.func.__self__._placement  # type: ignore[attr-defined]  # a partial of the backend's method
         self._captured = self._place.first, self._place.visible
 
-    def __call__(self, inputs: StaticInputs) -> tuple[torch.Tensor, ...]:
+    def __call__(self, inputs: GraphInputs) -> tuple[torch.Tensor, ...]:
         type(self).num_replays += 1
         self._inputs.copy_(inputs)
         self._place.first, self._place.visible = self._captured
@@ -218,7 +219,7 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
 
-    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: GraphInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
         depths.add(len(model.model.layers))
         return call(self, inputs, *others, **named)
 
@@ -229,24 +230,6 @@ def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.Monkey
     assert examined(backend).shapes.takes_trees, backend.examination.reason
     assert depths == {2, 8}
     assert PretendGraph.num_replays > before
-
-
-def test_memory_that_ran_out_in_a_capture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = captured(monkeypatch)
-    target = Target(backend, DenseCompiler())
-
-    def without_memory(*args: Any) -> None:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        finally:
-            raise RuntimeError("the capture was invalidated")
-
-    monkeypatch.setattr(cuda_graphs, "Graph", without_memory)
-    with pytest.raises(RuntimeError, match="the capture was invalidated"):
-        passed(target)
-    monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
-    target.release(target.rows[0])
-    assert passed(target) > 0
 
 
 def test_a_request_that_was_too_large_leaves_room_for_the_next() -> None:
@@ -326,7 +309,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
 def test_batches_of_other_sizes_share_shapes_and_leave_closed_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, call = set[int](), StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: GraphInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
         shapes.add(len(inputs.numbers["input_ids"]))
         return call(self, inputs, *others, **named)
 

@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from specdec import Generator
+from specdec import Generator, demo
 from specdec.backends.fused.backend import FusedBackend
 from specdec.backends.static import StaticBackend
+from specdec.heads.graph_runner import GraphRunner
+from specdec.heads.strategies import eagle3
+from specdec.machine import cuda_graphs
+from specdec.machine.cuda_graphs import Graphs
 from specdec.sampling.randomness import Randomness
 from tests.backends.fused.test_fused_backend import model_of
 from tests.support import fused_kernels
@@ -85,6 +90,35 @@ def test_one_copy_each_way(model: Any, device: PretendDevice, proposer: str, num
     assert texts[0] == plain[0]
 
 
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(
+    ("others", "temperature", "num_rows"), [("", 0.0, 1), ("", 0.0, 2), ("", 0.9, 1), ("+suffix", 0.0, 2)]
+)
+def test_with_a_head_a_step_waits_twice(
+    built_in: tuple[Any, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    device: PretendDevice,
+    others: str,
+    temperature: float,
+    num_rows: int,
+) -> None:
+    """Once for the draft, of whatever depth, and once for the model's pass; each has one copy there."""
+    there = deepcopy(built_in[0]).to(NAME)
+    settings: dict[str, Any] = {"temperature": temperature, "seed": 5}
+    monkeypatch.setattr(eagle3, "runner_by_torch", GraphRunner)
+    options: dict[str, Any] = {"backend": "fused", "mask": "slot_table", "weights": "stock"}
+    with Generator(there, proposer=f"eagle3:head={demo.head_folder()}{others}", **options) as generator:
+        prompts = [list(built_in[1](demo.prompts()[row].text)["input_ids"]) for row in range(num_rows)]
+        counted, texts = steps(device, generator, prompts, **settings)
+        _, plain = steps(device, generator, prompts[:1], proposer="autoregressive", **settings)
+    # A merge drafts only where that pays.
+    assert {waits for _, waits in counted} <= ({1, 2} if others else {2})
+    # Each row's accepted path may bring two more: of the slots that move, and of the hidden states that the head reads.
+    noise = 10 * num_rows if temperature else 0
+    assert all(waits <= uploads <= waits + 2 * num_rows + noise for uploads, waits in counted), counted
+    assert texts[0] == plain[0]
+
+
 @pytest.mark.usefixtures("fused", "device")
 def test_what_the_pass_draws_is_what_the_host_draws(model: Any) -> None:
     settings: dict[str, Any] = {"temperature": 0.9, "seed": 7, "max_new_tokens": NUM_TOKENS}
@@ -93,3 +127,32 @@ def test_what_the_pass_draws_is_what_the_host_draws(model: Any) -> None:
     there = deepcopy(model).to(NAME)
     with Generator(there, backend="fused", mask="slot_table", weights="stock", proposer="prompt_lookup") as generator:
         assert generator.generate(REPEATING, **settings).token_ids == expected
+
+
+@pytest.mark.usefixtures("fused", "device")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "memory ran out (OutOfMemoryError: CUDA out of memory)"),
+        (RuntimeError("operation not permitted\nwhen stream is capturing"), "RuntimeError: operation not permitted"),
+    ],
+)
+def test_a_fault_in_a_capture_is_told_and_passes_go_on(
+    built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, fault: Exception, told: str
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "Pool", Mock())
+    monkeypatch.setattr(cuda_graphs, "Graph", Mock(side_effect=fault))
+    monkeypatch.setattr(Graphs, "captures", property(lambda graphs: not graphs.fault, lambda *_: None), raising=False)
+    monkeypatch.setattr(eagle3, "runner_by_torch", GraphRunner)
+    options: dict[str, Any] = {"backend": "fused", "mask": "slot_table", "weights": "stock"}
+    prompt, head = list(built_in[1](demo.prompts()[0].text)["input_ids"]), f"eagle3:head={demo.head_folder()}"
+    with Generator(deepcopy(built_in[0]).to(NAME), **options) as generator:
+        results = [
+            generator.generate(prompt, proposer=proposer, max_new_tokens=NUM_TOKENS, eos_token_id=[])
+            for proposer in ("autoregressive", head, f"{head}+suffix")
+        ]
+    assert len({result.token_ids for result in results}) == 1
+    for result, num_notes in zip(results, (1, 2, 2), strict=True):
+        notes = [note for note in result.notes if "without CUDA graphs" in note]
+        assert notes[0].startswith(f"passes run without CUDA graphs: {told}")
+        assert len(notes) == num_notes

@@ -1,4 +1,4 @@
-"""Passes of fixed shapes: the results of ``TorchRunner`` in any batch, replayed, and never from memory that moved."""
+"""Drafts of fixed shapes: the trees that the host grows, in any batch, replayed, and never from memory that moved."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ import torch
 from specdec import Generator
 from specdec.backends.hf import HFBackend
 from specdec.heads import graph_runner
-from specdec.heads.base import Continuations, HeadRunners, KeyValues, Noise, Pairs
-from specdec.heads.drafting import DraftedTrees, TreeGrowth, first_returned, grow
+from specdec.heads.base import DraftedTrees, DraftSize, HeadRunners, KeyValues, Noise
+from specdec.heads.drafting import begin, grow
 from specdec.heads.graph_runner import GraphRunner, runner_by_torch
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.pair_head import PairHead
@@ -25,29 +25,13 @@ from tests.support.random_heads import random_eagle_head, random_head
 WIDTH_DEPTH_NODES = (3, 3, 12), (1, 4, 4), (4, 2, 9)
 
 
-class ComparedRunner(GraphRunner):
-    """Compares each pass with ``TorchRunner``'s on a copy of the keys and values, whose other slots are arbitrary."""
-
-    def __init__(self, head: PairHead, num_tokens: int) -> None:
-        super().__init__(head, num_tokens)
-        self._plain, self.num_passes = TorchRunner(head, num_tokens), 0
+class StaleRunner(GraphRunner):
+    """Begins each draft in memory whose other slots are arbitrary."""
 
     def buffers(self, requests: int, num_slots: int) -> KeyValues:
         found = super().buffers(requests, num_slots)
         for each in self._memory:
             each.fill_(10.0)
-        return found
-
-    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
-        copy = KeyValues(*(each.clone() for each in cache))
-        expected, found = self._plain.run(pairs, copy, noise), super().run(pairs, cache, noise)
-        assert found.tokens.tolist() == expected.tokens.tolist()
-        close(torch.from_numpy(found.log_probs), torch.from_numpy(expected.log_probs))
-        close(found.features, expected.features)
-        for row, start in enumerate(pairs.starts.tolist()):
-            for written, others in zip(cache, copy, strict=True):
-                close(*(each[row, :, : start + pairs.tokens.shape[1]] for each in (written, others)))
-        self.num_passes += 1
         return found
 
 
@@ -58,7 +42,7 @@ class PretendGraph:
 
     def __init__(self, run: Callable[[Any], Any], inputs: Any, pool: Any) -> None:
         self._run, self._inputs = run, inputs.owned()
-        self._runner: Any = run.__self__  # type: ignore[attr-defined]  # a method
+        self._runner: Any = run.func.__self__  # type: ignore[attr-defined]  # a partial of a method
         self._memory = self._runner._memory
 
     def __call__(self, inputs: Any) -> Any:
@@ -134,21 +118,19 @@ BATCHES = {
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("head", [random_head(4)[0], random_eagle_head(2)], ids=["eagle3", "eagle"])
 @torch.no_grad()
-def test_passes_are_torch_runners(head: PairHead, batches: list[list[int]]) -> None:
-    runner = ComparedRunner(head, 4)
-    check_drafts(head, runner, batches)
-    assert runner.num_passes == 12 * len(batches) // 3  # those of WIDTH_DEPTH_NODES: 4, 5 and 3
+def test_drafts_are_those_that_the_host_grows(head: PairHead, batches: list[list[int]]) -> None:
+    check_drafts(head, StaleRunner(head, 4), batches)
 
 
 @pytest.mark.parametrize("num_earlier", [240, 885])
 @torch.no_grad()
-def test_replays_of_growing_texts_are_torch_runners(graphs: type[PretendGraph], num_earlier: int) -> None:
+def test_replays_of_growing_texts_are_those_that_the_host_grows(graphs: type[PretendGraph], num_earlier: int) -> None:
     """After 256 slots more are read; before 1,024 the memory moves, so graphs of the old one must not be replayed."""
     head = random_head(2)[0]
     runner = GraphRunner(head, 4)
     runner._graphs.captures = True
-    check_drafts(head, runner, [[4, 3]] * 4, num_earlier)
-    assert graphs.num_replays > 4
+    check_drafts(head, runner, [[4, 3]] * 9, num_earlier)
+    assert graphs.num_replays > 2
 
 
 @torch.no_grad()
@@ -159,19 +141,37 @@ def test_noise_is_an_input(graphs: type[PretendGraph]) -> None:
     caches: list[list[PairCache]] = [[PairCache(head) for _ in range(3)] for _ in range(2)]
     for _ in range(3):
         states, tokens = drawn_pairs(head, [1, 2, 2], draw)
-        noises = [Noise(torch.rand(3, 1, 1) + 0.5, torch.randn(3, 1, 24, generator=draw)) for _ in range(3)]
+        scale = torch.rand(3, 1, 1, generator=draw) + 0.5
+        noises = [Noise(scale, torch.randn(3, 1, 24, generator=draw)) for _ in range(3)]
         trees = []
         for each, own in zip((runner, plain), caches, strict=True):
-            growth = TreeGrowth(each, own, states, tokens, 2, noises.__getitem__, first_returned(2))
+            growth = begin(each, own, states, tokens, noises.__getitem__, size=DraftSize(2, 3, 3))
             growth.feed()
             growth.feed()
             trees.append(growth.best(6))
         check_equal(trees, caches)
-    assert graphs.num_replays == 7
+    assert graphs.num_replays == 2
 
 
 @torch.no_grad()
-def test_a_draft_that_outgrows_the_memory_goes_on_in_other_memory() -> None:
+def test_levels_that_are_not_fed_are_left_out() -> None:
+    """As where the head's paths become too improbable, or the text ends."""
+    head, draw = random_head(2)[0], torch.Generator().manual_seed(3)
+    states, tokens = drawn_pairs(head, [3, 5], draw)
+    caches = [[PairCache(head) for _ in range(2)] for _ in range(2)]
+    growths = [
+        begin(each, own, states, tokens, size=DraftSize(2, 4, 5))
+        for each, own in zip((GraphRunner(head, 4), TorchRunner(head, 4)), caches, strict=True)
+    ]
+    for _ in range(3):
+        check_equal([growth.best(9) for growth in growths], caches)
+        close(*(torch.from_numpy(growth.next_log_probs) for growth in growths))
+        for growth in growths:
+            growth.feed()
+
+
+@torch.no_grad()
+def test_memory_holds_drafts_of_any_size() -> None:
     head, draw = random_head(2)[0], torch.Generator().manual_seed(3)
     states, tokens = drawn_pairs(head, [127], draw)
     caches = [[PairCache(head)] for _ in range(2)]
@@ -185,7 +185,7 @@ def test_one_requests_nan_reaches_no_other(graphs: type[PretendGraph]) -> None:
     head = random_head(2)[0]
     runner = GraphRunner(head, 4)
     runner._graphs.captures = True
-    for _ in range(2):
+    for _ in range(3):
         states, tokens = drawn_pairs(head, [8, 5], torch.Generator().manual_seed(3))
         found = grow(runner, [PairCache(head)] * 2, [states[0] * torch.nan, states[1]], tokens, 3, 3, 12)
         assert not torch.from_numpy(found.log_probs[0]).isfinite().any()
@@ -207,7 +207,7 @@ def test_graphs_are_dropped_when_weights_move(graphs: type[PretendGraph]) -> Non
 
 
 @torch.no_grad()
-def test_a_pass_waits_once_and_is_computed_by_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_waits_once_and_is_computed_by_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture allows neither copies from the host nor waits for it."""
     head = random_head(2)[0]
     states, tokens = drawn_pairs(head, [1, 3], torch.Generator().manual_seed(3))
@@ -215,22 +215,22 @@ def test_a_pass_waits_once_and_is_computed_by_the_device_alone(monkeypatch: pyte
     with pretend_device() as device:
         head, inside = head.to(NAME), []
         runner = GraphRunner(head, 4)
-        compute = runner._pass
+        compute = runner._draft
 
-        def counting(inputs: Any) -> Any:
+        def counting(inputs: Any, shape: Any) -> Any:
             before = device.waits, device.uploads
-            outputs = compute(inputs)
+            outputs = compute(inputs, shape)
             inside.append((device.waits - before[0], device.uploads - before[1]))
             return outputs
 
-        monkeypatch.setattr(runner, "_pass", counting)
+        monkeypatch.setattr(runner, "_draft", counting)
         caches, states = [PairCache(head) for _ in range(2)], [each.to(NAME) for each in states]
-        grow(runner, caches, states, tokens, 3, 1, 12)
-        before = device.waits, device.uploads
         found = grow(runner, caches, states, tokens, 3, 3, 12)
-        assert (device.waits - before[0], device.uploads - before[1]) == (4, 4 + 3)  # levels choose features by index
-    assert inside[1:] == [(0, 0)] * 5  # the first pass brings the rotation's frequencies
-    assert expected.tokens.shape == found.tokens.shape
+        before = device.waits, device.uploads
+        grow(runner, caches, states, tokens, 3, 3, 12)
+        assert (device.waits - before[0], device.uploads - before[1]) == (1, 1)
+    assert inside[1:] == [(0, 0)]  # the first pass brings the rotation's frequencies
+    check_equal([found, expected], [[], []])
 
 
 def test_texts_are_plain_decodings(

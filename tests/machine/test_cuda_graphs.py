@@ -8,53 +8,46 @@ import pytest
 import torch
 
 from specdec.machine import cuda_graphs
-from specdec.machine.cuda_graphs import Graphs, slot_bucket
+from specdec.machine.cuda_graphs import GraphInputs, Graphs, slot_bucket
+from specdec.machine.number_block import NumberBlock
 
 MEMORY = object()
 
 
-class Number:
-    """A pass's only input."""
-
-    def __init__(self, value: int) -> None:
-        self.value = torch.tensor([value])
-
-    def owned(self) -> "Number":
-        return Number(int(self.value))
-
-    def copy_(self, other: "Number") -> None:
-        self.value.copy_(other.value)
+def number(value: int) -> GraphInputs:
+    """The inputs of a pass that has one."""
+    return GraphInputs(NumberBlock.of({}, is_pinned=False), {"value": torch.tensor([value])}, torch.device("cpu"))
 
 
 class PretendGraph:
     """Replays a pass on the tensors of its capture."""
 
-    def __init__(self, run: Callable[[Number], Any], inputs: Number, pool: Any) -> None:
+    def __init__(self, run: Callable[[GraphInputs], Any], inputs: GraphInputs, pool: Any) -> None:
         self._run, self._inputs = run, inputs.owned()
 
-    def __call__(self, inputs: Number) -> Any:
+    def __call__(self, inputs: GraphInputs) -> Any:
         self._inputs.copy_(inputs)
         return (*self._run(self._inputs), "replayed")
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs[Number]:
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     monkeypatch.setattr(cuda_graphs, "Graph", PretendGraph)
     monkeypatch.setattr(cuda_graphs, "Pool", Mock())
-    made = Graphs[Number](torch.device("cpu"))
+    made = Graphs(torch.device("cpu"))
     assert not made.captures
     made.captures = True
     return made
 
 
-def is_replayed(graphs: Graphs[Number], shape: int, memory: object = MEMORY) -> bool:
+def is_replayed(graphs: Graphs, shape: int, memory: object = MEMORY) -> bool:
     """Run a pass and assert that it had its input."""
-    value, *replayed = graphs.run(lambda inputs: (2 * inputs.value,), Number(shape), shape, memory)
+    value, *replayed = graphs.run(lambda inputs: (2 * inputs["value"],), number(shape), shape, memory)
     assert value.tolist() == [2 * shape]
     return bool(replayed)
 
 
-def test_a_shapes_second_pass_is_captured(graphs: Graphs[Number]) -> None:
+def test_a_shapes_second_pass_is_captured(graphs: Graphs) -> None:
     assert [(is_replayed(graphs, shape), graphs.is_warm) for shape in (3, 4, 3, 3)] == [
         (False, False),
         (False, False),
@@ -63,7 +56,7 @@ def test_a_shapes_second_pass_is_captured(graphs: Graphs[Number]) -> None:
     ]
 
 
-def test_the_graph_used_longest_ago_is_dropped(graphs: Graphs[Number]) -> None:
+def test_the_graph_used_longest_ago_is_dropped(graphs: Graphs) -> None:
     for shape in range(65):
         is_replayed(graphs, shape)
         is_replayed(graphs, shape)
@@ -75,7 +68,7 @@ def test_the_graph_used_longest_ago_is_dropped(graphs: Graphs[Number]) -> None:
     assert warm == [True, True, True, False]
 
 
-def test_graphs_of_other_memory_are_not_replayed(graphs: Graphs[Number]) -> None:
+def test_graphs_of_other_memory_are_not_replayed(graphs: Graphs) -> None:
     for _ in range(3):
         is_replayed(graphs, 1)
     other = object()
@@ -84,21 +77,35 @@ def test_graphs_of_other_memory_are_not_replayed(graphs: Graphs[Number]) -> None
     assert [is_replayed(graphs, 1, other) for _ in range(2)] == [False, True]
 
 
-def test_a_pass_that_cannot_be_captured_is_called_from_then_on(
-    graphs: Graphs[Number], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_cannot_be_captured_is_called_from_then_on(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
     capture = Mock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
     monkeypatch.setattr(cuda_graphs, "Graph", capture)
     assert [(is_replayed(graphs, 1), graphs.is_warm) for _ in range(4)] == [(False, False), *[(False, True)] * 3]
     assert capture.call_count == 1
+    graphs.forget()
+    assert "operation not permitted" in graphs.fault
 
 
-def test_memory_that_runs_out_is_reported(graphs: Graphs[Number], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "Graph", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
-    assert not is_replayed(graphs, 1)
-    with pytest.raises(torch.OutOfMemoryError):
-        is_replayed(graphs, 1)
-    assert graphs.captures
+@pytest.mark.parametrize("is_led_to", [False, True])
+def test_without_memory_for_graphs_passes_are_called_until_theirs_has_moved(
+    graphs: Graphs, monkeypatch: pytest.MonkeyPatch, is_led_to: bool
+) -> None:
+    def capture(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            if is_led_to:  # as by the end of a capture that has failed
+                raise RuntimeError("the capture was invalidated")
+
+    failing = Mock(side_effect=capture)
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_graphs, "Graph", failing)
+        assert [(is_replayed(graphs, 1), graphs.is_warm) for _ in range(4)] == [(False, False), *[(False, True)] * 3]
+        assert failing.call_count == 1
+        assert graphs.fault.startswith("memory ran out (OutOfMemoryError: CUDA out of memory)")
+    other = object()
+    assert [is_replayed(graphs, 1, other) for _ in range(2)] == [False, True]
+    assert not graphs.fault
 
 
 def test_buckets_are_few_and_their_own_buckets() -> None:

@@ -65,6 +65,8 @@ def test_a_gpu_with_kernels_has_slot_tables(monkeypatch: pytest.MonkeyPatch) -> 
     assert registry.compilers(CPU, bit_exact=True, least=-1) == [SlotTableCompiler(), unsplit, slow]
     monkeypatch.setattr(torch.backends.cuda, "matmul", object())  # an older torch
     assert registry.compilers(CPU, bit_exact=True, least=-1) == [SlotTableCompiler(), slow]
+    with pytest.raises(PluginError, match=r"refused: products='unsplit': needs torch 2\.10 or later"):
+        mask_of(mask="slot_table:products=unsplit")
 
 
 def test_a_third_partys_is_chosen_if_it_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:

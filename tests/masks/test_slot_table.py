@@ -9,8 +9,9 @@ import torch
 
 from specdec import DraftTree, Generator
 from specdec.backends.hf import HFBackend
-from specdec.backends.static import StaticBackend, StaticInputs
+from specdec.backends.static import StaticBackend
 from specdec.layout import Shapes, Window
+from specdec.machine.cuda_graphs import GraphInputs
 from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.compiler import SlotTableCompiler
 from specdec.masks.slot_table.kernel import SlotTable, attend_by_torch
@@ -169,7 +170,7 @@ def test_walks_through_every_kind_of_pass_find_no_other_bits() -> None:
 def test_passes_over_other_numbers_of_rows_share_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, call = set[tuple[int, int]](), StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: StaticInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+    def noting(self: StaticBackend, inputs: GraphInputs, *others: Any, **named: Any) -> tuple[torch.Tensor, ...]:
         shapes.add(tuple(inputs.numbers["input_ids"].shape))
         return call(self, inputs, *others, **named)
 

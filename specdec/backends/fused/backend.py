@@ -14,10 +14,11 @@ from specdec.backends.fused.parts import LinearWeights
 from specdec.backends.fused.reading import LayerReader, NormReader, matrix_of
 from specdec.backends.hidden_states import HiddenStates
 from specdec.backends.inputs import Outputs
-from specdec.backends.static import StaticBackend, StaticInputs
+from specdec.backends.static import StaticBackend
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
 from specdec.layout import Compiler
+from specdec.machine.cuda_graphs import GraphInputs
 from specdec.models.architecture import cache_argument, name_of
 from specdec.models.independent_rows import has_kernels
 from specdec.models.notes import lock_of
@@ -125,7 +126,7 @@ class FusedBackend(StaticBackend):
             own.close()
         return f"a prompt and {_NUM_STEPS} steps take {mine:.0f} ms, {others:.0f} ms otherwise" if others < mine else ""
 
-    def _call(self, inputs: StaticInputs, *options: Any, **named: Any) -> Outputs:
+    def _call(self, inputs: GraphInputs, *options: Any, **named: Any) -> Outputs:
         # With hooks, or a layout of another compiler, the layers are the model's.
         if self._is_hooked or not self._placement.has_row_numbers:
             self._hidden_states = self._own_states

@@ -1,9 +1,7 @@
-"""The kernels of a fused decoder layer, in Triton: norm, products, rotation; attention is the slot table's.
+"""The kernels of a fused decoder layer, in Triton: norm and rotation; attention is the slot table's.
 
-A row's bits depend neither on the number of rows nor on their order: one program adds up a norm, and a product's inputs
-are added in one accumulator from the first to the last. Tiles don't change the bits of half precision on tensor cores
-(MMA-Sim, arXiv 2511.10909): 16 inputs at a time are added to the accumulator, whatever the tile. In float32, where
-tiles may change them, and on Blackwell, whose large tiles have another instruction, tiles have 16 rows.
+Products are those of ``specdec/models/independent_rows_kernels.py``. A row's bits depend neither on the number of rows
+nor on their order: one program adds up a norm.
 
 Results are rounded where the model's own code rounds them: after each operation, except within a product and a norm.
 """
@@ -15,13 +13,7 @@ import triton
 import triton.language as tl
 
 from specdec.backends.fused.parts import Activation, Heads, LinearWeights, Norm, Slots
-
-_LEAST_ROWS = 16  # of a tile, the fewest that tensor cores multiply
-_MANY_ROWS = 64  # of a tile in wide passes, for Hopper's instruction for warp groups
-_BLACKWELL = 10, 0  # whose instruction for large tiles may have bits of its own
-_FEW_COLUMNS, _COLUMNS = 2304, 8192  # of a matrix: smaller tiles, so that all multiprocessors read
-_STAGES = 4
-_NO_ACTIVATION = -1
+from specdec.models.independent_rows_kernels import multiply
 
 
 @triton.jit
@@ -56,76 +48,9 @@ def norm(x: torch.Tensor, by: Norm, out: torch.Tensor, residual: torch.Tensor | 
         )  # fmt: skip
 
 
-@triton.jit
-def _activated(x, dtype: tl.constexpr, ACTIVATION: tl.constexpr):
-    """The activation of float32 numbers, rounded to the model's dtype."""
-    if ACTIVATION == 0:  # silu
-        y = x / (1.0 + tl.exp(-x))
-    elif ACTIVATION == 1:  # gelu by its approximation: 1 + tanh(z) = 2 / (1 + exp(-2 z))
-        z = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-        y = x / (1.0 + tl.exp(-2.0 * z))
-    else:  # gelu
-        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    return y.to(dtype).to(tl.float32)
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def _product(
-    x, w0, w1, w2, b0, b1, b2, residual, out, num_rows, n0, n1, n2, x_row, w_row, out_row, factor,
-    SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INPUTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr, IS_ADDED: tl.constexpr, HAS_FACTOR: tl.constexpr, ACTIVATION: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows times up to three matrices side by side.
-
-    With an ACTIVATION it is the activation of the product with the first matrix, times the product with the second.
-    """
-    tile = tl.program_id(0)
-    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    is_row = rows < num_rows
-    w, b, n, before = w0, b0, n0, 0
-    if ACTIVATION < 0:
-        t0, t1 = tl.cdiv(n0, COLUMNS), tl.cdiv(n1, COLUMNS)
-        if tile >= t0 + t1:
-            w, b, n, before, tile = w2, b2, n2, n0 + n1, tile - t0 - t1
-        elif tile >= t0:
-            w, b, n, before, tile = w1, b1, n1, n0, tile - t0
-    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-    is_column = columns < n
-    x += rows.to(tl.int64)[:, None] * x_row
-    of_columns = columns.to(tl.int64)[None, :] * w_row
-    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
-    factors = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for begin in range(0, SIZE, INPUTS):
-        inputs = begin + tl.arange(0, INPUTS)
-        is_input = inputs < SIZE
-        is_weight = is_column[None, :] & is_input[:, None]
-        a = tl.load(x + inputs[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
-        acc = tl.dot(
-            a, tl.load(w + of_columns + inputs[:, None], mask=is_weight, other=0.0), acc, input_precision="ieee"
-        )
-        if ACTIVATION >= 0:
-            b_tile = tl.load(w1 + of_columns + inputs[:, None], mask=is_weight, other=0.0)
-            factors = tl.dot(a, b_tile, factors, input_precision="ieee")
-    dtype = out.dtype.element_ty
-    if HAS_BIAS:
-        acc += tl.load(b + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
-        if ACTIVATION >= 0:
-            factors += tl.load(b1 + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
-    result = acc.to(dtype).to(tl.float32)
-    if ACTIVATION >= 0:
-        result = _activated(result, dtype, ACTIVATION) * factors.to(dtype).to(tl.float32)
-    if HAS_FACTOR:
-        result = (result * factor).to(dtype).to(tl.float32)
-    to = rows.to(tl.int64)[:, None] * out_row + (before + columns)[None, :]
-    is_inside = is_row[:, None] & is_column[None, :]
-    if IS_ADDED:
-        result += tl.load(residual + to, mask=is_inside, other=0.0).to(tl.float32)
-    tl.store(out + to, result.to(dtype), mask=is_inside)
-
-
 def products(x: torch.Tensor, matrices: Sequence[LinearWeights], out: torch.Tensor) -> None:
     """Write the products of rows, (rows, inputs), with up to three matrices to ``out``, (rows, all outputs)."""
-    _launch(x, matrices, out)
+    multiply(x, [each.weight for each in matrices], [each.bias for each in matrices], out)
 
 
 def add_product(
@@ -135,48 +60,14 @@ def add_product(
 
     ``out`` may be the residual.
     """
-    _launch(x, [matrix], out, residual=residual, factor=factor)
+    multiply(x, [matrix.weight], [matrix.bias], out, residual=residual, factor=factor)
 
 
 def gated_product(
     x: torch.Tensor, gate: LinearWeights, up: LinearWeights, activation: Activation, out: torch.Tensor
 ) -> None:
     """Write the activation of the product with ``gate``, times the product with ``up``, to ``out``, (rows, outputs)."""
-    _launch(x, [gate, up], out, activation=activation)
-
-
-def _launch(
-    x: torch.Tensor,
-    matrices: Sequence[LinearWeights],
-    out: torch.Tensor,
-    *,
-    residual: torch.Tensor | None = None,
-    factor: float = 1.0,
-    activation: int = _NO_ACTIVATION,
-) -> None:
-    weights = [matrix.weight for matrix in matrices]
-    biases = [weight if matrix.bias is None else matrix.bias for matrix, weight in zip(matrices, weights, strict=True)]
-    counts = [len(weight) for weight in weights]
-    is_gated, missing = activation != _NO_ACTIVATION, 3 - len(matrices)
-    tiled = counts[:1] if is_gated else counts
-    rows, columns = _tile(x, sum(tiled), is_gated)
-    grid = sum(-(-count // columns) for count in tiled), -(-len(x) // rows)
-    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]  # as above
-        _product[grid](
-            x, *weights, *weights[:1] * missing, *biases, *biases[:1] * missing,
-            out if residual is None else residual, out,
-            len(x), *counts, *[0] * missing, x.stride(0), weights[0].stride(0), out.stride(0), factor,
-            SIZE=x.shape[1], ROWS=rows, COLUMNS=columns, INPUTS=256 // x.element_size(),
-            HAS_BIAS=matrices[0].bias is not None, IS_ADDED=residual is not None, HAS_FACTOR=factor != 1.0,
-            ACTIVATION=activation, num_stages=_STAGES,
-        )  # fmt: skip
-
-
-def _tile(x: torch.Tensor, num_columns: int, is_gated: bool) -> tuple[int, int]:
-    """Return the rows and columns of a tile; any tile fits into 100 kilobytes, which all GPUs from Ampere on have."""
-    columns = 16 if num_columns <= _FEW_COLUMNS else 32 if num_columns <= _COLUMNS or is_gated else 64
-    is_neutral = x.element_size() == 2 and not (x.is_cuda and torch.cuda.get_device_capability(x.device) >= _BLACKWELL)
-    return _MANY_ROWS if is_neutral and len(x) > _MANY_ROWS // 2 else _LEAST_ROWS, columns
+    multiply(x, [gate.weight, up.weight], [gate.bias, up.bias], out, activation=activation)
 
 
 @triton.jit(do_not_specialize=["width"])

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec.heads.base import Noise
-from specdec.heads.drafting import DraftedTrees
+from specdec.heads.base import DraftedTrees, Noise
 from specdec.strategies.request import Request
 from specdec.tree import ROOT, DraftTree
 
@@ -99,8 +98,7 @@ class DraftNoise:
 
     def of_next(self, count: int) -> Noise | None:
         """Return the noise of the next positions, for passes that draft them all; None if no request has any."""
-        known = [noise for num_drafted in range(count) if (noise := self.at(num_drafted)) is not None]
-        return Noise(known[0].scale, torch.cat([noise.noise for noise in known], 1)) if known else None
+        return Noise.joined(map(self.at, range(count)))
 
     def _row(self, request: Request, num_drafted: int) -> torch.Tensor:
         if request.noise is None:

@@ -1,13 +1,14 @@
 """The engine of a trained head over pairs: its passes, which draft for all requests of a batch at once."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from specdec.heads.base import HeadRunner
-from specdec.heads.drafting import Choose, TreeGrowth, first_returned
+from specdec.heads.base import DraftSize, HeadRunner
+from specdec.heads.drafting import Growth, begin
 from specdec.heads.pair_cache import PairCache, prefill
 from specdec.heads.strategies.candidates import Candidates, DraftNoise, fetched, prior
 from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters
@@ -135,6 +136,7 @@ class HeadEngine(Engine):
         )
         for (drafter, depth), drafted in zip(depths.items(), trees, strict=True):
             drafted.depth, drafted.least = depth, self._least
+            drafter.notes = self._runner.notes
             drafter.take(drafted)
 
     def _depths(self, drafters: Sequence[HeadDrafter], budgets: Sequence[Budget]) -> dict[HeadDrafter, int]:
@@ -159,8 +161,8 @@ class HeadEngine(Engine):
         Args:
             pays: called before each pass but the first, with the probabilities of the paths that it continues.
         """
-        choose = first_returned(self._num_children)
-        return fetched(self._grown(depths, width, pays, choose).best(num_nodes))
+        size = DraftSize(min(width, self._num_children), self._num_children, self._options.depth)
+        return fetched(self._grown(depths, partial(begin, size=size), pays).best(num_nodes))
 
     @property
     def _num_children(self) -> int:
@@ -170,24 +172,26 @@ class HeadEngine(Engine):
     def _grown(
         self,
         depths: Mapping[HeadDrafter, int],
-        width: int,
-        pays: PaysByDrafter,
-        choose: Choose,
-    ) -> TreeGrowth:
-        """Run the head's passes; the arguments are those of ``_trees`` and ``TreeGrowth``."""
+        begin: Callable[..., Growth],
+        pays: PaysByDrafter = lambda _: True,
+    ) -> Growth:
+        """Run the head's passes.
+
+        Args:
+            depths, pays: as for ``_trees``.
+            begin: called with the runner, each request's cache, states and tokens, and the noise.
+        """
         ready = list(depths)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids)
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
-        caches = [drafter.cache for drafter in ready]
-        width = min(width, self._num_children)
-        growth = TreeGrowth(self._runner, caches, states, tokens, width, noise.at, choose)
+        growth = begin(self._runner, [drafter.cache for drafter in ready], states, tokens, noise=noise.at)
         for level in range(1, max(depths.values())):
             reached = {
                 drafter: math.exp(log_prob)
                 for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True)
                 if log_prob >= self._least and depths[drafter] > level
             }
-            if not any(reached.values()) or not pays(reached):
+            if not any(reached.values()) or (growth.runs_passes and not pays(reached)):
                 break
             growth.feed()
         return growth

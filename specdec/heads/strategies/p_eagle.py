@@ -103,6 +103,7 @@ class PEagleEngine(HeadEngine):
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids).of_next(self._depth)
         caches = [drafter.cache for drafter in ready]
-        found, *_ = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1)
+        run = partial(self._runner.run, noise=noise)
+        found, *_ = first_pass(self._runner, caches, states, tokens, run, self._depth - 1)
         levels = zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True)
         return [Levels(*each).candidates(num_nodes, depth) for each, depth in zip(levels, depths.values(), strict=True)]

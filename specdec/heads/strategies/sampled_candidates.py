@@ -6,12 +6,14 @@ nodes a draft has may depend on earlier levels, and each token is drawn from its
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from specdec.heads.base import Continuations
+from specdec.heads.drafting import TreeGrowth
 from specdec.heads.strategies.candidates import Candidates, fetched
 from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters
 from specdec.heads.strategies.engine import HeadEngine
@@ -155,8 +157,7 @@ class DrawingEngine(HeadEngine):
             ]
             requests = [drafter.request for drafter in depths]
             drawn = drawn_drafts(requests, [*depths.values()], sizes, self._num_children, self._least)
-            choose = DrawnLevels(drawn, self._num_children).choose
-            growth = self._grown(depths, options.top_k, lambda _: True, choose)
+            growth = self._grown(depths, self._drawing(drawn, options.top_k))
             self._take(depths, drawn, fetched(growth.best(options.num_nodes)))
         return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
 
@@ -180,5 +181,9 @@ class DrawingEngine(HeadEngine):
         num_nodes: int,
         pays: PaysByDrafter,
     ) -> Sequence[Candidates]:
-        choose = DrawnLevels([None] * len(depths), self._num_children).choose
-        return fetched(self._grown(depths, width, pays, choose).best(num_nodes))
+        return fetched(self._grown(depths, self._drawing([None] * len(depths), width), pays).best(num_nodes))
+
+    def _drawing(self, drafts: Sequence[DrawnDraft | None], width: int) -> Callable[..., TreeGrowth]:
+        """Return what begins the growth of trees whose candidates are those of ``DrawnLevels``."""
+        choose = DrawnLevels(drafts, self._num_children).choose
+        return partial(TreeGrowth, width=min(width, self._num_children), choose=choose)

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler, register_attention
@@ -30,6 +30,13 @@ class SlotTableCompiler(MaskCompiler):
         description="who multiplies: cuBLAS; cuBLAS without splitting the sums of products with few rows; or a kernel "
         "whose rows are independent, for models whose products by cuBLAS have other bits for other numbers of rows",
     )
+
+    @field_validator("products")
+    @classmethod
+    def _is_available(cls, products: Products) -> Products:
+        if products == "unsplit" and not is_barrable():
+            raise ValueError("needs torch 2.10 or later, which can bar the split; use 'cublas' or 'own'")
+        return products
 
     @classmethod
     def choices(cls, device: torch.device) -> Mapping[int, Self]:

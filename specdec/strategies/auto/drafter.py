@@ -142,6 +142,8 @@ class MergedDrafter(BatchDrafter):
         for index, drafter in self._started.items():
             with self.guarding(index):
                 drafter.stop()
+            if index in self.parts:
+                self.notes = (*self.notes, *drafter.notes)
 
 
 def _of_part(request: Request, index: int) -> Request:

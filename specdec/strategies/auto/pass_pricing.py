@@ -1,5 +1,7 @@
 """The price of a head's passes in a merge: each level of its draft is computed only where it pays.
 
+A head that drafts all levels in one pass has the price of that pass alone.
+
     room × probability × tokens won per unit of these > v × cost of the pass
 
 - room: the probability that no candidate of the other sources comes next. Their tree is grown first.

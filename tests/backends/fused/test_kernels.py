@@ -159,7 +159,7 @@ PRODUCT |= dict.fromkeys(("num_rows", "n0", "n1", "n2", "x_row", "w_row", "out_r
     ("is_gated", "rows", "columns"), [(False, 16, 16), (False, 64, 64), (True, 16, 32), (True, 64, 32)]
 )
 def test_products_are_compiled_without_spills(capability: int, is_gated: bool, rows: int, columns: int) -> None:
-    from specdec.backends.fused.kernels import _product
+    from specdec.models.independent_rows_kernels import _product
     from tests.support.triton_ahead import compiled
 
     constants = {
