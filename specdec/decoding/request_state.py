@@ -54,6 +54,7 @@ class RequestState:
         strategy: bound for the ``reads_q`` and ``is_keyed`` of ``verifier``.
         decoder: None unless text is needed while decoding: for stop strings and streams.
         constraint: the constraint's state after the committed tokens; None if the text is free.
+        reference: a text that the request's is expected to resemble; its drafter reads it.
         index: the request's place in the caller's list.
         context: whose row the request continues, and leaves its own row to.
         row: set while the request is in the cache.
@@ -77,6 +78,7 @@ class RequestState:
     warper: Warper
     decoder: TextDecoder | None = None
     constraint: PathState | None = None
+    reference: Sequence[int] = ()
     index: int = 0
     context: Context | None = None
     row: CacheRow | None = None
@@ -171,6 +173,7 @@ class RequestState:
             warp=warp,
             constraint=lambda: self.constraint,
             noise=noise if self.verifier.is_keyed and self.settings.temperature > 0.0 else None,
+            reference=self.reference,
             num_reused=self.num_reused,
             retained=retained,
         )
