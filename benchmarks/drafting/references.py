@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,30 +90,30 @@ def measure(arguments: argparse.Namespace) -> None:
         for generator in made.values():  # what is measured when it is first needed, and packed
             generator.generate(texts[0]["ids"], max_new_tokens=16)
             generator.forget()
-        for repeat in range(arguments.repeats):
-            for task in TASKS:
-                for index, document in enumerate(texts):
-                    wrong = texts[(index + len(texts) // 2) % len(texts)]["text"]
-                    prompt, runs = prompt_of(task, document, tokenizer), list[Run]()
-                    made[IN_TURN].generate(
-                        prompt, max_new_tokens=arguments.max_new_tokens, reference=document["changed"]
-                    )
-                    for name in rng.sample(NAMES, k=len(NAMES)):
-                        reference = {RIGHT: document["changed"], ALONE: document["changed"], PLAIN: None, AUTO: None}
-                        began = time.perf_counter()
-                        result = made[name].generate(
-                            prompt, max_new_tokens=arguments.max_new_tokens, reference=reference.get(name, wrong)
-                        )
-                        seconds, stats = time.perf_counter() - began, result.stats
-                        figures = {"seconds": seconds, "tokens": stats.num_tokens, "steps": stats.steps}
-                        place = {"name": name, "task": task, "index": index, "repeat": repeat}
-                        runs.append({**common, **place, **figures, "nodes": stats.num_nodes, "ids": result.token_ids})
-                    plain = next(run["ids"] for run in runs if run["name"] == PLAIN)
-                    for run in runs:
-                        run["is_same"] = run.pop("ids") == plain
-                    with arguments.out.open("a", encoding="utf-8") as file:
-                        file.writelines(json.dumps(run) + "\n" for run in runs)
-                    print(f"{task} {index + 1} of {len(texts)}, repeat {repeat + 1}", file=sys.stderr, flush=True)
+        for repeat, task, index in product(range(arguments.repeats), TASKS, range(len(texts))):
+            right, wrong = texts[index]["changed"], texts[(index + len(texts) // 2) % len(texts)]["text"]
+            prompt, most = prompt_of(task, texts[index], tokenizer), arguments.max_new_tokens
+            made[IN_TURN].generate(prompt, max_new_tokens=most, reference=right)
+            runs = dict[str, Run]()
+            for name in rng.sample(NAMES, k=len(NAMES)):
+                reference = {PLAIN: None, AUTO: None, RIGHT: right, ALONE: right}.get(name, wrong)
+                began = time.perf_counter()
+                result = made[name].generate(prompt, max_new_tokens=most, reference=reference)
+                seconds, stats = time.perf_counter() - began, result.stats
+                figures = {
+                    "seconds": seconds,
+                    "tokens": stats.num_tokens,
+                    "steps": stats.steps,
+                    "nodes": stats.num_nodes,
+                }
+                runs[name] = {"name": name, "task": task, "index": index, "repeat": repeat, **figures}
+                runs[name] |= {**common, "ids": result.token_ids}
+            plain = runs[PLAIN]["ids"]
+            for run in runs.values():
+                run["is_same"] = run.pop("ids") == plain
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(run) + "\n" for run in runs.values())
+            print(f"{task} {index + 1} of {len(texts)}, repeat {repeat + 1}", file=sys.stderr, flush=True)
 
 
 def _generator(name: str, model: Any, tokenizer: Any, arguments: argparse.Namespace) -> Generator:
