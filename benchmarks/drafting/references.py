@@ -100,14 +100,9 @@ def measure(arguments: argparse.Namespace) -> None:
                 began = time.perf_counter()
                 result = made[name].generate(prompt, max_new_tokens=most, reference=reference)
                 seconds, stats = time.perf_counter() - began, result.stats
-                figures = {
-                    "seconds": seconds,
-                    "tokens": stats.num_tokens,
-                    "steps": stats.steps,
-                    "nodes": stats.num_nodes,
-                }
-                runs[name] = {"name": name, "task": task, "index": index, "repeat": repeat, **figures}
-                runs[name] |= {**common, "ids": result.token_ids}
+                place = {"name": name, "task": task, "index": index, "repeat": repeat}
+                counts = {"tokens": stats.num_tokens, "steps": stats.steps, "nodes": stats.num_nodes}
+                runs[name] = {**common, **place, **counts, "seconds": seconds, "ids": result.token_ids}
             plain = runs[PLAIN]["ids"]
             for run in runs.values():
                 run["is_same"] = run.pop("ids") == plain

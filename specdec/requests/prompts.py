@@ -75,7 +75,7 @@ def checked_ids(ids: Sequence[Any], vocab_size: int, name: str, forms: str) -> l
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, Integral):
             raise RequestError(f"the {name}'s token {index} is {token!r}, not an integer id; a {name} is {forms}")
-        if not 0 <= token < vocab_size:
+        if not 0 <= int(token) < vocab_size:
             raise RequestError(
                 f"the {name}'s token {index} is {token}, but ids go from 0 to {vocab_size - 1}: "
                 "was it encoded by another model's tokenizer?"

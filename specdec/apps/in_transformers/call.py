@@ -25,6 +25,7 @@ class GenerateCall:
     Args:
         input_ids: (batch, tokens), padded on the left.
         constraint: of each row's new text.
+        reference: as for ``Generator.generate``.
         streamer: receives a single row's tokens one by one, as from ``generate``, and always the end.
     """
 
@@ -36,9 +37,11 @@ class GenerateCall:
         config: GenerationConfig,
         streamer: Any | None,
         constraint: Constraint | None = None,
+        reference: Any = None,
     ) -> None:
         self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
         self._config, self._streamer, self._constraint = config, streamer, constraint
+        self._reference = reference
         self._rows: list[PaddedRow] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
@@ -83,7 +86,8 @@ class GenerateCall:
 
     def _stream(self, generator: Generator) -> None:
         prompts = [row.prompt for row in self._rows]
-        chunks = generator.stream(prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
+        each, reference = self._settings(generator.vocab_size), self._reference
+        chunks = generator.stream(prompts, each=each, reference=reference, on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:
                 if chunk.result is not None and chunk.result.error is not None:

@@ -154,9 +154,7 @@ class RequestParser:
         """Return the ids of a predicted answer; none if the call's strategy doesn't draft from it."""
         if not (call.proposer or self._generator.proposer).reads_reference:
             return []
-        most = (
-            self._shapes.context_length
-        )  # an answer has no more tokens, and none has more characters than the longest
+        most = self._shapes.context_length  # tokens of the longest answer
         try:
             text = prediction.content[: most * self._longest_piece]
             return text_ids(text, self._tokenizer, add_special_tokens=False)[:most] if text else []
@@ -248,9 +246,8 @@ class RequestParser:
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
         ends = self._ends(body, self._own_ends(body))
-        settings = (
-            settings_of(body) | ends.settings | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
-        )
+        settings = settings_of(body) | ends.settings
+        settings |= {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
         if plan.shows_special:
             settings |= {"skip_special_tokens": False, "hidden_token_ids": tuple(plan.hidden_token_ids)}
         return Call(

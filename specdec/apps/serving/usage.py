@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from specdec.record import Outcome
-from specdec.strategies.sources.reference import NAME
+from specdec.strategies.sources.reference import NAME as REFERENCE
 from specdec.tree import Role
 
 
@@ -38,7 +38,7 @@ class Figures:
         self.num_tokens += len(outcome.tokens)
         self.num_copied = outcome.request.num_reused
         if outcome.tree is not None:
-            predicted = {node for node, names in outcome.tree.proposed_by.items() if NAME in names}
+            predicted = {node for node, names in outcome.tree.proposed_by.items() if REFERENCE in names}
             self.num_predicted += len(predicted)
             self.num_predicted_right += len(predicted.intersection(outcome.path))
         self.drafted.update(range(depth_of(outcome)))

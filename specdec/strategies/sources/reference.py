@@ -5,12 +5,12 @@ Reference", arXiv 2304.04487; Ge et al. 2022, "Lossless Acceleration for Seq2seq
 arXiv 2205.10350, where the reference is the sentence to correct.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from pydantic import Field
 
-from specdec.strategies.auto.acceptance_rates import AcceptanceRate, AcceptanceRates
-from specdec.strategies.auto.source import Source, SourceProposer
+from specdec.strategies.auto.acceptance_rates import AcceptanceRates
+from specdec.strategies.auto.source import Candidate, Source, SourceProposer
 from specdec.strategies.base import Engine
 from specdec.strategies.host import Host
 from specdec.strategies.request import Request
@@ -104,9 +104,9 @@ class _ReferenceSource(Source):
     def follow(self, state: Cursor, token: int) -> Cursor:
         return self._reference.follow(state, token)
 
-    def candidates(self, state: Cursor) -> Mapping[int, AcceptanceRate]:
+    def candidates(self, state: Cursor) -> Sequence[Candidate]:
         rates, level = self._rates, self._level
-        return {token: rates[bucket, level] for token, bucket in self._next_tokens(state).items()}
+        return [(token, rates[bucket, level]) for token, bucket in self._next_tokens(state).items()]
 
     def _next_tokens(self, cursor: Cursor) -> Mapping[int, Hashable]:
         """Return the next token of each place with the bucket of the first place that has it."""
