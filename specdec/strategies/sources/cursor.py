@@ -19,12 +19,13 @@ from typing import NamedTuple
 LONGEST = 8  # longer runs share a bucket
 _CERTAIN = 4  # tokens in a row after which a place is the only one
 _MOST_REPLACED = 4  # tokens of an edit that may have replaced as many of the reference
+_MOST_READ = 64  # occurrences of a prompt's last tokens
 _WINDOW = 32  # tokens in which a single token is looked for
 
 FOLLOWED, BEGUN, REPEATED, SKIPPED, REPLACED, INSERTED = range(6)  # how a place was found
 
 
-class Place(NamedTuple):
+class ReferencePlace(NamedTuple):
     """A place in the reference where the text may go on.
 
     Attributes:
@@ -47,7 +48,7 @@ class Cursor(NamedTuple):
         last: the text's last token, -1 before the first.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[ReferencePlace, ...]
     anchor: int
     gap: int
     last: int
@@ -64,18 +65,18 @@ class Reference:
 
     def begin(self, prompt: Sequence[int]) -> Cursor:
         """Return the cursor after a prompt: at the reference's beginning, or where the prompt's last tokens occur."""
-        begun = Cursor((Place(0, 0, (BEGUN, 0)),), 0, 0, -1)
-        if len(prompt) > 1 and self._after.get((prompt[-2], prompt[-1])):
-            place = max((self._place_after(prompt, end) for end in self._after[prompt[-2], prompt[-1]]), key=_run)
-            if place.run >= _CERTAIN:
-                return Cursor((place,), place.position, 0, prompt[-1])
-        return begun
+        ends = self._after.get((prompt[-2], prompt[-1]), ()) if len(prompt) > 1 else ()
+        found = [place for end in ends[:_MOST_READ] if (place := self._place_after(prompt, end)).run >= _CERTAIN]
+        if found:
+            place = max(found, key=_run)
+            return Cursor((place,), place.position, 0, prompt[-1])
+        return Cursor((ReferencePlace(0, 0, (BEGUN, 0)),), 0, 0, -1)
 
-    def _place_after(self, prompt: Sequence[int], end: int) -> Place:
+    def _place_after(self, prompt: Sequence[int], end: int) -> ReferencePlace:
         run = 2
         while run < min(LONGEST, end, len(prompt)) and self.tokens[end - run - 1] == prompt[-run - 1]:
             run += 1
-        return Place(end, run, (FOLLOWED, 0))
+        return ReferencePlace(end, run, (FOLLOWED, 0))
 
     def follow(self, cursor: Cursor, token: int) -> Cursor:
         """Return the cursor after one more token of the text."""
@@ -85,10 +86,10 @@ class Reference:
             position, run, _ = places[0]
             if position < end and tokens[position] == token:
                 run = run + 1 if run < LONGEST else LONGEST
-                return Cursor((Place(position + 1, run, (FOLLOWED, 0)),), position + 1, 0, token)
+                return Cursor((ReferencePlace(position + 1, run, (FOLLOWED, 0)),), position + 1, 0, token)
             return Cursor((*self._found(token, last, anchor, 1),), anchor, 1, token)
         right = [
-            Place(position + 1, run + 1, kind)
+            ReferencePlace(position + 1, run + 1, kind)
             for position, run, kind in places
             if position < end and tokens[position] == token
         ]
@@ -96,23 +97,23 @@ class Reference:
             return Cursor((*self._found(token, last, anchor, gap + 1),), anchor, gap + 1, token)
         best = max(right, key=_run)
         if best.run >= _CERTAIN:
-            return Cursor((Place(best.position, best.run, (FOLLOWED, 0)),), best.position, 0, token)
+            return Cursor((ReferencePlace(best.position, best.run, (FOLLOWED, 0)),), best.position, 0, token)
         return Cursor((*right,), anchor, gap + 1, token)
 
-    def _found(self, token: int, last: int, anchor: int, gap: int) -> Iterator[Place]:
+    def _found(self, token: int, last: int, anchor: int, gap: int) -> Iterator[ReferencePlace]:
         """Yield the places after an edit of ``gap`` tokens, the most likely ones first."""
         if ends := self._after.get((last, token)):
-            yield Place(_nearest(ends, anchor), 2, (REPEATED, min(gap, 2)))
+            yield ReferencePlace(_nearest(ends, anchor), 2, (REPEATED, min(gap, 2)))
         window = self.tokens[anchor : anchor + _WINDOW]
         if token in window:
             num_skipped = window.index(token)
-            yield Place(anchor + num_skipped + 1, 1, (SKIPPED, num_skipped.bit_length()))
+            yield ReferencePlace(anchor + num_skipped + 1, 1, (SKIPPED, num_skipped.bit_length()))
         if gap <= _MOST_REPLACED:
-            yield Place(anchor + gap, 0, (REPLACED, gap))
-            yield Place(anchor + gap - 1, 0, (INSERTED, gap))
+            yield ReferencePlace(anchor + gap, 0, (REPLACED, gap))
+            yield ReferencePlace(anchor + gap - 1, 0, (INSERTED, gap))
 
 
-def _run(place: Place) -> int:
+def _run(place: ReferencePlace) -> int:
     return place.run
 
 
