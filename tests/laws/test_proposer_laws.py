@@ -98,11 +98,13 @@ def test_the_built_in_strategies_that_learn_across_requests_say_so() -> None:
         "suffix",
         "token_recycling",
         "grammar",
+        "reference",
     ]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    "proposer", [name for name in PROPOSERS if name not in ("autoregressive", "grammar", "lookahead:N=3,W=4,G=0")]
+    "proposer",
+    [name for name in PROPOSERS if name not in ("autoregressive", "grammar", "reference", "lookahead:N=3,W=4,G=0")],
 )
 def test_something_is_accepted_where_text_repeats(proposer: str) -> None:
     def law(context: tuple[int, ...]) -> list[float]:
