@@ -90,7 +90,7 @@ def measure(arguments: argparse.Namespace) -> None:
         for generator in made.values():  # what is measured when it is first needed, and packed
             generator.generate(texts[0]["ids"], max_new_tokens=16)
             generator.forget()
-        for repeat, task, index in product(range(arguments.repeats), TASKS, range(len(texts))):
+        for repeat, task, index in product(range(arguments.repeats), arguments.task, range(len(texts))):
             right, wrong = texts[index]["changed"], texts[(index + len(texts) // 2) % len(texts)]["text"]
             prompt, most = prompt_of(task, texts[index], tokenizer), arguments.max_new_tokens
             made[IN_TURN].generate(prompt, max_new_tokens=most, reference=right)
@@ -119,7 +119,7 @@ def _generator(name: str, model: Any, tokenizer: Any, arguments: argparse.Namesp
 def report(runs: Sequence[Run]) -> str:
     """Return a table for each task."""
     parts = []
-    for task in TASKS:
+    for task in dict.fromkeys(run["task"] for run in runs):
         own = {name: [run for run in runs if (run["name"], run["task"]) == (name, task)] for name in NAMES}
         parts.append(f"{task}, {runs[0]['dtype']}, {len({run['index'] for run in own[AUTO]})} documents")
         lines = []
@@ -151,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
     add_prompt_options(parser)
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--numerics", choices=("exact", "fast", "auto"), default="auto")
     parser.add_argument("--backend", default="hf")
     parser.add_argument("--num-nodes", type=int, default=32, help="candidates of a draft of auto at most")
