@@ -17,6 +17,7 @@ from specdec.strategies import (
     MergedProposer,
     ReferenceProposer,
     Request,
+    Source,
     SuffixProposer,
 )
 from specdec.testing import toy_host
@@ -40,12 +41,15 @@ def engine_of(num_nodes: int = 32) -> Engine:
     return ReferenceProposer(num_nodes=num_nodes).bind(toy_host(VOCAB, reads_q=False))
 
 
+def started(engine: Engine, reference: list[int]) -> tuple[Drafter, list[int]]:
+    """A request's drafter, and its tokens."""
+    tokens, rng = [0], Randomness(0).stream("test")
+    return engine.start(Request(TokenView(tokens), 1, VOCAB, frozenset(), 0.0, rng, reference=reference)), tokens
+
+
 def decoded(engine: Engine, reference: list[int], text: list[int] = TEXT) -> list[DraftTree]:
     """The trees of a request whose text is given."""
-    tokens = [0]
-    rng = Randomness(0).stream("test")
-    request = Request(TokenView(tokens), 1, VOCAB, frozenset(), 0.0, rng, reference=reference)
-    drafter: Drafter = engine.start(request)
+    drafter, tokens = started(engine, reference)
     trees = list[DraftTree]()
     while len(tokens) <= len(text):
         tree = drafter.propose(ROOMY)
@@ -82,6 +86,16 @@ def test_an_unrelated_reference_is_soon_left_alone_also_after_right_ones() -> No
     trees = decoded(engine, WRONG)
     assert sum(len(tree) - 1 for tree in trees[:16]) <= 3 * 32
     assert sum(len(tree) - 1 for tree in trees[16:]) <= len(trees) * 0.1
+
+
+def test_an_unrelated_reference_isnt_searched_until_two_tokens_of_it_come() -> None:
+    source, tokens = started(engine_of(), WRONG)
+    assert isinstance(source, Source)
+    assert source.root() is not None
+    tokens += TEXT[:50]
+    assert source.root() is None
+    tokens += WRONG[100:102]
+    assert source.root() is not None
 
 
 def test_a_reference_that_begins_later_is_found() -> None:
