@@ -178,7 +178,8 @@ def test_a_prediction_is_drafted_from_and_its_tokens_are_counted(chatting: Serve
     client, found = chatting.openai().chat.completions, dict[str, tuple[int, int]]()
     for name, prediction in {"right": expected, "wrong": "zebra " * 40, "parts": [text_part(expected)]}.items():
         answer = client.create(
-            model="demo", messages=messages, max_tokens=48, temperature=0, extra_body={"proposer": "reference"},
+            model="demo", messages=messages, max_tokens=48, temperature=0,
+            extra_body={"proposer": "reference:num_nodes=4"},
             prediction={"type": "content", "content": prediction},  # type: ignore[typeddict-item]
         )  # fmt: skip
         assert answer.choices[0].message.content == expected
@@ -188,10 +189,9 @@ def test_a_prediction_is_drafted_from_and_its_tokens_are_counted(chatting: Serve
         found[name] = details.accepted_prediction_tokens or 0, details.rejected_prediction_tokens or 0
         speculation = (answer.usage.model_extra or {})["speculation"]
         assert sum(speculation["accepted_by_position"]) == found[name][0]
-        if name == "right":  # chains, which have a node at each position
-            assert sum(speculation["drafted_by_position"]) == sum(found[name])
+        assert sum(speculation["drafted_by_position"]) <= sum(found[name]) <= 4 * speculation["steps"]
         assert answer.usage.completion_tokens == 48
-    assert found["parts"][0] >= found["right"][0] >= 40
+    assert found["parts"][0] >= found["right"][0] >= 30
     assert found["wrong"][0] < 10 < found["wrong"][1]
 
 
