@@ -201,6 +201,7 @@ class Generator:
             each: for a list, one mapping of settings for each prompt, which take precedence.
             context: a ``context`` of this generator, or a list with one for each prompt: cached tokens aren't computed
                 again, and the new text is cached afterwards.
+            reference: text or ids that the answer is expected to resemble, to draft from; or one for each prompt.
             options: settings, see ``Settings``. ``seed`` may be a list, one for each prompt. Names of
                 ``model.generate`` are accepted: ``do_sample``, ``stop_strings``, ``num_return_sequences``,
                 ``streamer``, and options of the chat template (``tools``, ``enable_thinking``, others in

@@ -45,9 +45,9 @@ _SAME_NAME = (
     "bad_words_ids",
 )  # fmt: skip
 _OF_GENERATE = (
-    "proposer", "generation_config", "on_step", "each", "context", "do_sample", "stop_strings", "num_return_sequences",
-    "streamer", "tools", "documents", "chat_template", "chat_template_kwargs", "enable_thinking", "input_ids",
-    "attention_mask",
+    "proposer", "generation_config", "on_step", "each", "context", "reference", "do_sample", "stop_strings",
+    "num_return_sequences", "streamer", "tools", "documents", "chat_template", "chat_template_kwargs",
+    "enable_thinking", "input_ids", "attention_mask",
 )  # fmt: skip
 OF_GENERATOR = (
     "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size", "max_cache_bytes",

@@ -56,6 +56,7 @@ class RequestState:
         inputs: what the prompt holds besides tokens; None for text alone.
         decoder: None unless text is needed while decoding: for stop strings and streams.
         constraint: the constraint's state after the committed tokens; None if the text is free.
+        reference: a text that the request's is expected to resemble; its drafter reads it.
         index: the request's place in the caller's list.
         context: whose row the request continues, and leaves its own row to.
         row: set while the request is in the cache.
@@ -80,6 +81,7 @@ class RequestState:
     inputs: PromptInputs | None = None
     decoder: TextDecoder | None = None
     constraint: PathState | None = None
+    reference: Sequence[int] = ()
     index: int = 0
     context: Context | None = None
     row: CacheRow | None = None
@@ -174,6 +176,7 @@ class RequestState:
             warp=warp,
             constraint=lambda: self.constraint,
             noise=noise if self.verifier.is_keyed and self.settings.temperature > 0.0 else None,
+            reference=self.reference,
             num_reused=self.num_reused,
             retained=retained,
             placeholders=frozenset() if self.inputs is None else self.inputs.placeholders,

@@ -15,6 +15,7 @@ class Strategy:
     Args:
         wants: the signals that its drafters observe.
         targets: other models that it drives, in the order in which they were opened; it may open more later.
+        reads_reference: its drafters read ``Request.reference``.
 
     Attributes:
         author: its name in errors.
@@ -27,8 +28,15 @@ class Strategy:
         num_top: the largest ``k`` of its ``TopLogits`` about trees.
     """
 
-    def __init__(self, name: str, engine: Engine, wants: frozenset[Signal], targets: Sequence[Target] = ()) -> None:
-        self.name, self.engine, self.targets = name, engine, targets
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        wants: frozenset[Signal],
+        targets: Sequence[Target] = (),
+        reads_reference: bool = False,
+    ) -> None:
+        self.name, self.engine, self.targets, self.reads_reference = name, engine, targets, reads_reference
         self.author = f"proposer {name}"
         self.about_prompts = tuple(signal for signal in wants if signal[0] is Nodes.PROMPT)
         self.about_trees = tuple(wants.difference(self.about_prompts))

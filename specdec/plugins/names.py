@@ -17,6 +17,7 @@ BUILT_INS = {
         "suffix": "specdec.strategies.sources.suffix:SuffixProposer",
         "token_recycling": "specdec.strategies.sources.recycling:TokenRecyclingProposer",
         "grammar": "specdec.strategies.sources.grammar:GrammarProposer",
+        "reference": "specdec.strategies.sources.reference:ReferenceProposer",
         "autoregressive": "specdec.strategies.autoregressive:AutoregressiveProposer",
         "draft_model": "specdec.strategies.draft_model.proposer:DraftModelProposer",
         "jacobi": "specdec.strategies.jacobi:JacobiProposer",

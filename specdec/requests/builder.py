@@ -22,6 +22,7 @@ from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.model_defaults import own_eos_token_ids, own_suppressed_tokens
 from specdec.requests.own_copies import with_own_copies
+from specdec.requests.references import encode_reference
 from specdec.requests.special_tokens import special_tokens
 from specdec.requests.turn_ends import ends_in_chat
 from specdec.sampling.processors import Warper, impure, processor_name
@@ -67,6 +68,7 @@ class RequestBuilder:
             settings = with_own_copies(settings, (self.model, self.tokenizer))
         strategies = _one_for_each("proposers", strategies, len(items))
         contexts = _one_for_each("contexts", request.contexts or [None], len(items))
+        references = _one_for_each("references", request.references or [None], len(items))
         used = [id(context) for context in contexts if context is not None]
         if len(used) != len({*used}):
             raise RequestError("a single context was given for several prompts: give one for each prompt")
@@ -79,6 +81,7 @@ class RequestBuilder:
                 prompt = self._prompt(item, request.template)
                 made = self._request(prompt, strategies[index], own, wants_text)
                 made.index, made.context = index, contexts[index]
+                made.reference = self._reference(references[index], strategies[index])
                 requests.append(made)
             except RequestError as error:
                 requests.append(error)
@@ -150,6 +153,9 @@ class RequestBuilder:
         if prompts.is_chat(prompt):
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
         return own_eos_token_ids(self.model, vocab_size)
+
+    def _reference(self, reference: Any, strategy: Strategy) -> list[int]:
+        return encode_reference(reference, strategy, self.tokenizer, self.shapes.vocab_size)
 
     def _request(self, prompt: PreparedPrompt, strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:
         ids = [*prompt.ids]

@@ -15,6 +15,7 @@ from specdec.errors import RequestError
 from specdec.inputs.processor import ProcessorOutput
 from specdec.requests import prompts
 from specdec.requests.options import RequestOptions
+from specdec.requests.references import as_references
 from specdec.sampling.randomness import seed_of_sample
 
 _TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and those in chat_template_kwargs
@@ -39,6 +40,7 @@ class GenerationRequest:
         config: a transformers GenerationConfig; ``settings`` take precedence.
         each: settings of single prompts, which take precedence over both.
         contexts: one for each prompt, or none.
+        references: one for all prompts, one for each, or none; each is text, ids or None.
         template: options of the chat template.
         streamer: receives the prompt, each token and the end.
     """
@@ -48,6 +50,7 @@ class GenerationRequest:
     config: Any | None = None
     each: Sequence[Mapping[str, Any]] | None = None
     contexts: Sequence[Context | None] = ()
+    references: Sequence[Any] = ()
     template: Mapping[str, Any] = field(default_factory=dict)
     streamer: Any | None = None
 
@@ -59,6 +62,7 @@ class GenerationRequest:
         generation_config: Any | None = None,
         each: Sequence[Mapping[str, Any]] | None = None,
         context: Context | Sequence[Context | None] | None = None,
+        reference: Any = None,
         **settings: Any,
     ) -> Self:
         """Translate the arguments of ``Generator.generate``.
@@ -76,9 +80,10 @@ class GenerationRequest:
             raise RequestError("a streamer receives one text, but a list was given: use Generator.stream")
         _rename(settings, "stop_strings", "stop")
         _sample(settings)
-        prompt = _repeated(prompt, settings)
+        references = as_references(reference)
+        prompt, references = _repeated(prompt, references, settings)
         contexts = [context] if isinstance(context, Context) else context or ()
-        return cls(prompt, settings, generation_config, each, contexts, template, streamer)
+        return cls(prompt, settings, generation_config, each, contexts, references, template, streamer)
 
     @property
     def is_list(self) -> bool:
@@ -176,11 +181,11 @@ def _seed_of_sample(seed: Any, number: int) -> Any:
     return seed_of_sample(seed, number) if isinstance(seed, int) and 0 <= seed < 2**63 else seed
 
 
-def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
-    """Return each prompt ``num_return_sequences`` times, with a seed for each."""
+def _repeated(prompt: Any, references: Sequence[Any], settings: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """Return each prompt and its reference ``num_return_sequences`` times, with a seed for each."""
     count = settings.pop("num_return_sequences", None)
     if count is None or count == 1:
-        return prompt
+        return prompt, references
     if not isinstance(count, int) or count < 1:
         raise RequestError(f"num_return_sequences={count!r}: it must be an integer of at least 1")
     if not settings.get("temperature"):
@@ -190,4 +195,6 @@ def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
     if seed is not None:
         seeds: Sequence[Any] = seed if isinstance(seed, list | tuple) else [seed] * len(items)
         settings["seed"] = [_seed_of_sample(one, number) for one in seeds for number in range(count)]
-    return [item for item in items for _ in range(count)]
+    if len(references) > 1:
+        references = [reference for reference in references for _ in range(count)]
+    return [item for item in items for _ in range(count)], references

@@ -12,6 +12,9 @@ from specdec.strategies.base import Proposer
 
 ProposerChoice = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 
+# A text that the answer is expected to resemble, or its ids.
+ReferenceChoice = str | Sequence[int]
+
 OnStep = Callable[[StepRecord], object] | None
 
 
@@ -21,6 +24,7 @@ class RequestOptions(TypedDict, total=False):
     generation_config: Any
     each: Sequence[Mapping[str, Any]] | None
     context: Context | Sequence[Context | None] | None
+    reference: ReferenceChoice | Sequence[ReferenceChoice | None] | None
 
     max_new_tokens: int | None
     max_length: int | None

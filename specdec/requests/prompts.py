@@ -59,12 +59,25 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mappin
     ids = _ids(prompt, tokenizer, template)
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
+    return checked_ids(ids, vocab_size, "prompt", _FORMS)
+
+
+def checked_ids(ids: Sequence[Any], vocab_size: int, name: str, forms: str) -> list[int]:
+    """Return token ids as integers.
+
+    Args:
+        name: "prompt" or "reference", for messages.
+        forms: what it may be.
+
+    Raises:
+        RequestError: for other values, and ids outside the vocabulary.
+    """
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, Integral):
-            raise RequestError(f"the prompt's token {index} is {token!r}, not an integer id; a prompt is {_FORMS}")
-        if not 0 <= token < vocab_size:
+            raise RequestError(f"the {name}'s token {index} is {token!r}, not an integer id; a {name} is {forms}")
+        if not 0 <= int(token) < vocab_size:
             raise RequestError(
-                f"the prompt's token {index} is {token}, but ids go from 0 to {vocab_size - 1}: "
+                f"the {name}'s token {index} is {token}, but ids go from 0 to {vocab_size - 1}: "
                 "was it encoded by another model's tokenizer?"
             )
     return [int(token) for token in ids]
@@ -79,7 +92,7 @@ def _ids(prompt: Any, tokenizer: Any | None, template: Mapping[str, Any]) -> lis
         _check_array(prompt)
         return [int(token) for token in prompt.tolist()]
     if isinstance(prompt, str):
-        return _text_ids(prompt, _needed(tokenizer, "a text prompt needs")) if prompt else []
+        return text_ids(prompt, tokenizer, "a text prompt needs") if prompt else []
     if isinstance(prompt, list | tuple):
         return list(prompt)
     if isinstance(prompt, Mapping) and "role" in prompt:
@@ -126,7 +139,7 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
                     f"; {rejected}"
                 ) from error
         raise RequestError(rejected) from error
-    return _text_ids(text, tokenizer, add_special_tokens=False)
+    return text_ids(text, tokenizer, add_special_tokens=False)
 
 
 def text_of_part(part: Any) -> str | None:
@@ -157,7 +170,13 @@ def _plain(message: Any) -> Any:
     return {**plain, "content": "".join(text for text in texts if text)}
 
 
-def _text_ids(text: str, tokenizer: Any, **options: bool) -> list[int]:
+def text_ids(text: str, tokenizer: Any | None, purpose: str = "text needs", **options: bool) -> list[int]:
+    """Encode a text; ``purpose`` says what needs the tokenizer.
+
+    Raises:
+        RequestError: without a tokenizer, or for a text that it rejects.
+    """
+    tokenizer = _needed(tokenizer, purpose)
     try:
         return list(tokenizer(text, **options)["input_ids"])
     except Exception as error:  # such as a TypeError for half of a surrogate pair

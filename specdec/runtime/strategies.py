@@ -118,7 +118,7 @@ def _bound_to(host: Host, proposer: Proposer) -> Strategy:
         return target
 
     try:
-        return Strategy(*_parts(replace(host, open=open_target), proposer), opened)
+        return Strategy(*_parts(replace(host, open=open_target), proposer), opened, proposer.reads_reference)
     except BaseException:  # Ctrl-C too
         for target in reversed(opened):
             target.close()

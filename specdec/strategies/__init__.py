@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from specdec.strategies.signals import What as What
     from specdec.strategies.sources.grammar import GrammarProposer as GrammarProposer
     from specdec.strategies.sources.recycling import TokenRecyclingProposer as TokenRecyclingProposer
+    from specdec.strategies.sources.reference import ReferenceProposer as ReferenceProposer
     from specdec.strategies.sources.suffix import SuffixProposer as SuffixProposer
 else:
     __getattr__, __dir__, __all__ = lazy_exports(__name__)

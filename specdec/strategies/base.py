@@ -189,6 +189,11 @@ class Proposer(Configuration, ABC):
         """True if ``bind`` uses the layers or weights of ``Host.model``, so that torch must run the model."""
         return False
 
+    @property
+    def reads_reference(self) -> bool:
+        """True if the drafters read ``Request.reference``; requests with a reference are refused otherwise."""
+        return False
+
     def wants(self) -> frozenset[Signal]:
         """Return the signals that the drafters need, as pairs of nodes and quantity.
 

@@ -37,6 +37,7 @@ class Request:
         constraint: returns the constraint's state after the committed tokens; None if the text is free.
         num_reused: the number of positions at the start of the prompt whose keys and values were cached before the
             request. They aren't prefilled again, so ``Drafter.read`` begins after them.
+        reference: a text that the request's is expected to resemble, such as the one to correct; empty without one.
         retained: the results of ``Drafter.retain`` for an earlier request of the same strategy and model, in the order
             of the text from position 0. The two texts agree in at least their first ``num_reused + 1`` tokens; drop
             state about positions from ``num_reused`` on. Empty if nothing was retained.
@@ -52,6 +53,7 @@ class Request:
     warp: Callable[[Sequence[int], torch.Tensor], torch.Tensor] = lambda _, logits: softmax(logits)
     noise: Callable[[int], torch.Tensor] | None = None
     constraint: Callable[[], PathState | None] = lambda: None
+    reference: Sequence[int] = ()
     num_reused: int = 0
     retained: tuple[Retained, ...] = ()
     placeholders: frozenset[int] = frozenset()

@@ -1,5 +1,6 @@
 """The trees that a strategy drafts, for worked examples and tests."""
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ def first_drafts(
     vocab_size: int = 10,
     constraint: Constraint | None = None,
     tokenizer: Any = None,
+    reference: Sequence[int] | None = None,
 ) -> list[DraftTree]:
     """Return the trees that a strategy drafts in the first steps after a prompt.
 
@@ -31,6 +33,9 @@ def first_drafts(
         trees.extend(outcome.tree for outcome in record.outcomes if outcome.tree is not None)
 
     with Generator(ToyModel.counting(vocab_size), tokenizer, proposer=proposer) as generator:
-        for _ in islice(generator.stream(prompt, max_new_tokens=64, on_step=collect, constraint=constraint), num_steps):
+        chunks = generator.stream(
+            prompt, max_new_tokens=64, on_step=collect, constraint=constraint, reference=reference
+        )
+        for _ in islice(chunks, num_steps):
             pass
     return trees

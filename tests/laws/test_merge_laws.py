@@ -66,7 +66,10 @@ def generator_of(name: str) -> tuple[Generator, list[Any], dict[str, Any]]:
     proposer = MergedProposer(parts, loss=0.9, clock=False)
     if name == "grammar":
         return Generator(model, tokenizer, proposer=proposer), [1, 2], {"constraint": Choice(["call me", "call you"])}
-    return Generator(model, proposer=proposer), [1, 2, 3, 1], {"max_new_tokens": 100}
+    options: dict[str, Any] = {"max_new_tokens": 100}
+    if name == "reference":
+        options["reference"] = Generator(model).generate([1, 2, 3, 1], **options).token_ids
+    return Generator(model, proposer=proposer), [1, 2, 3, 1], options
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

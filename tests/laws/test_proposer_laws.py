@@ -51,7 +51,8 @@ def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) ->
     """The trees of some steps in which the model always says the root's successor, modulo the vocabulary of 7."""
     engine_of = proposer_of(proposer, 7)
     tokens = list(prompt)
-    request = Request(TokenView(tokens), len(prompt), 7, frozenset({6}), 0.0, Randomness(5).stream("law"))
+    rng, reference = Randomness(5).stream("law"), (3, 4, 1, 5, 6, 0, 0, 2, 3)
+    request = Request(TokenView(tokens), len(prompt), 7, frozenset({6}), 0.0, rng, reference=reference)
     drafter: Drafter = engine_of.bind(toy_host(7, reads_q=False)).start(request)
     shapes = []
     for _ in range(num_steps):
@@ -97,11 +98,13 @@ def test_the_built_in_strategies_that_learn_across_requests_say_so() -> None:
         "suffix",
         "token_recycling",
         "grammar",
+        "reference",
     ]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    "proposer", [name for name in PROPOSERS if name not in ("autoregressive", "grammar", "lookahead:N=3,W=4,G=0")]
+    "proposer",
+    [name for name in PROPOSERS if name not in ("autoregressive", "grammar", "reference", "lookahead:N=3,W=4,G=0")],
 )
 def test_something_is_accepted_where_text_repeats(proposer: str) -> None:
     def law(context: tuple[int, ...]) -> list[float]:

@@ -24,6 +24,7 @@ MODULES = (
     "specdec.strategies.size",
     "specdec.strategies.sources.grammar",
     "specdec.strategies.sources.recycling",
+    "specdec.strategies.sources.reference",
     "specdec.strategies.sources.suffix",
 )
 SIZED_BY_COSTS = {"auto"}  # what it drafts depends on the machine

@@ -184,9 +184,10 @@ def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def _from_tokens_alone(auto: AutoProposer) -> MergedProposer:
-    """Return the merge of ``auto`` without what vLLM doesn't tell: the model's predictions, and constraints."""
+    """Return the merge of ``auto`` without what vLLM doesn't tell: predictions, constraints and references."""
     merged = auto.merged()
-    parts = (each for each in merged.proposers if not each.wants() and not isinstance(each, GrammarProposer))
+    told = [each for each in merged.proposers if not each.wants() and not each.reads_reference]
+    parts = (each for each in told if not isinstance(each, GrammarProposer))
     return merged.model_copy(update={"proposers": tuple(parts)})
 
 

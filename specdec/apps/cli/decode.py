@@ -68,6 +68,9 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     choice: ModelChoice = USUAL,
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Chat = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="draft from a file's text, which the answer is expected to resemble")
+    ] = None,
     constrained: ConstraintOptions = UNCONSTRAINED,
     proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
@@ -88,11 +91,13 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         text = _read_prompt(prompt, file)
         choice.check_early(proposer, verifier=verifier, settings=settings, prompts=[text])
         settings["constraint"] = constrained.constraint()
+        resembled = None if reference is None else _read_text(f"--reference {reference}", reference)
         if not text and not chat:
             raise RequestError(
                 "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
             )
         (strategy,), rule = check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
+        settings["reference"] = resembled
         from specdec.generator import Generator
 
         loaded, tokenizer = choice.load(strategy)
@@ -117,16 +122,23 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if prompt is not None and file is not None:
         raise RequestError("a prompt and --file were both given: choose one")
-    where = "the argument" if prompt is not None else "standard input" if file is None else f"--file {file}"
+    if prompt is not None:
+        return _checked_text("the argument", lambda: prompt)
+    if file is not None:
+        return _read_text(f"--file {file}", file)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
+    return _checked_text("standard input", lambda: sys.stdin.read().removeprefix(BYTE_ORDER_MARK))
+
+
+def _read_text(where: str, file: Path) -> str:
+    return _checked_text(where, lambda: file.read_text(encoding="utf-8-sig"))
+
+
+def _checked_text(where: str, read: Callable[[], str]) -> str:
+    """Return a text that can be read and is UTF-8; ``where`` is its place in errors."""
     try:
-        if prompt is not None:
-            text = prompt
-        elif file is not None:
-            text = file.read_text(encoding="utf-8-sig")
-        elif sys.stdin is None or sys.stdin.isatty():
-            raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
-        else:
-            text = sys.stdin.read().removeprefix(BYTE_ORDER_MARK)
+        text = read()
         text.encode("utf-8")  # the interpreter decodes invalid bytes as halves of surrogate pairs
     except OSError as error:
         raise RequestError(f"{where} can't be read: {error.strerror}") from error

@@ -26,6 +26,7 @@ class GenerateCall:
     Args:
         input_ids: (batch, tokens), padded on the left.
         constraint: of each row's new text.
+        reference: as for ``Generator.generate``.
         streamer: receives a single row's tokens one by one, as from ``generate``, and always the end.
     """
 
@@ -37,9 +38,11 @@ class GenerateCall:
         config: GenerationConfig,
         streamer: Any | None,
         constraint: Constraint | None = None,
+        reference: Any = None,
     ) -> None:
         self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
         self._config, self._streamer, self._constraint = config, streamer, constraint
+        self._reference = reference
         self._rows: list[PaddedRow] = []
         self._prompts: list[PreparedPrompt] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
@@ -84,7 +87,8 @@ class GenerateCall:
         return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors)
 
     def _stream(self, generator: Generator) -> None:
-        chunks = generator.stream(self._prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
+        each, reference = self._settings(generator.vocab_size), self._reference
+        chunks = generator.stream(self._prompts, each=each, reference=reference, on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:
                 if chunk.result is not None and chunk.result.error is not None:

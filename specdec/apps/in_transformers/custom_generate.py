@@ -57,10 +57,12 @@ class CustomGenerate:
     Attributes:
         options: names and values of the generators' options, as pairs.
         constraint: of the new text.
+        reference: text or ids that the new text is expected to resemble, or one for each row.
     """
 
     options: tuple[tuple[str, Any], ...]
     constraint: "Constraint | None" = None
+    reference: Any = None
     __signature__ = _Signature()
 
     def __call__(
@@ -89,7 +91,13 @@ class CustomGenerate:
         withheld = _withheld()
         streamer = withheld.get("streamer")
         call = GenerateCall(
-            input_ids, logits_processor, stopping_criteria, generation_config, streamer, self.constraint
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            streamer,
+            self.constraint,
+            self.reference,
         )
         call.check(model, model_kwargs, withheld.get("assistant_model"))
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
@@ -126,6 +134,7 @@ def custom_generate(  # noqa: PLR0913 - as of Generator
     backend: str = "auto",
     max_batch_size: int = 8,
     constraint: "Constraint | None" = None,
+    reference: Any = None,
     tokenizer: Any = None,
 ) -> CustomGenerate:
     """Make ``model.generate(**inputs, custom_generate=specdec.custom_generate())`` decode with specdec.
@@ -138,7 +147,9 @@ def custom_generate(  # noqa: PLR0913 - as of Generator
     Args:
         proposer, verifier, numerics, weights, mask, backend, max_batch_size: as for ``Generator``.
         constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
-        tokenizer: the model's, which constraints on text need.
+        reference: text or ids that the new text is expected to resemble, such as the one to correct, to draft from; a
+            list has one for each row.
+        tokenizer: the model's, which constraints on text, and a reference that is text, need.
 
     Raises:
         RequestError: for arguments that can't be hashed, such as a list; if ``generate`` calls this function itself.
@@ -157,7 +168,7 @@ def custom_generate(  # noqa: PLR0913 - as of Generator
             hash(value)
         except TypeError:
             raise RequestError(f"{name}={value!r}: give a plug-in's name or object") from None
-    return CustomGenerate(tuple(options.items()), constraint)
+    return CustomGenerate(tuple(options.items()), constraint, reference)
 
 
 def _withheld() -> Mapping[str, Any]:

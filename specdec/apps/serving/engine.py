@@ -154,7 +154,12 @@ class ServingEngine:
         settings = {**call.settings, "seed": [*call.seeds]}
         try:
             handles = batch.add(
-                [*call.prompts], proposer=call.proposer, verifier=call.verifier, wants_text=True, **settings
+                [*call.prompts],
+                proposer=call.proposer,
+                verifier=call.verifier,
+                wants_text=True,
+                reference=call.reference or None,
+                **settings,
             )
         except SpecdecError as error:
             self._send([(job, ApiError(400, str(error), code="invalid_value"))])

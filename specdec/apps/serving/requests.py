@@ -11,7 +11,8 @@ from specdec.apps.serving.chat_template import is_continuation, template_field, 
 from specdec.apps.serving.echo import Echo
 from specdec.apps.serving.errors import ApiError
 from specdec.apps.serving.options import ServerOptions
-from specdec.apps.serving.schemas import ChatBody, CompletionBody, Sampling
+from specdec.apps.serving.sampling_settings import settings_of
+from specdec.apps.serving.schemas import ChatBody, CompletionBody, Prediction, Sampling
 from specdec.apps.serving.strategy_aliases import StrategyAliases
 from specdec.apps.serving.text_ends import TextEnds
 from specdec.apps.serving.tool_arguments import with_parsed_arguments
@@ -19,7 +20,7 @@ from specdec.constraints.base import Vocabulary
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.requests.model_defaults import own_eos_token_ids
-from specdec.requests.prompts import encode
+from specdec.requests.prompts import encode, text_ids
 from specdec.requests.special_tokens import special_tokens
 from specdec.requests.turn_ends import ends_in_chat
 from specdec.sampling.randomness import seed_of_sample
@@ -44,6 +45,7 @@ class Call:
         reports_steps: report each step's draft as well.
         plan: what the answers may contain; its constraint isn't among the settings until it is compiled.
         echoes: of each prompt, to be reported in front of its text; empty if prompts aren't reported.
+        reference: token ids that each text is expected to resemble; None without a prediction.
         params: the fields of the request that have the prompts, and to which the length of the answer is due.
         has_completion: False if the prompts alone are reported. One token is decoded all the same: the pass over the
             prompt decides it at no cost.
@@ -60,6 +62,7 @@ class Call:
     reports_steps: bool
     plan: AnswerPlan
     echoes: Sequence[Echo] = ()
+    reference: Sequence[int] | None = None
     params: tuple[str, str] = ("prompt", "max_tokens")
     has_completion: bool = True
 
@@ -144,7 +147,19 @@ class RequestParser:
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"
         begun = str(messages[-1]["content"]) if is_continuation(body) else None
         plan = self._planner.chat(wanted, prompt, begun, shows_special=body.skip_special_tokens is False)
-        return self._call(body, [prompt], (most, named), num_logprobs, plan)
+        call = self._call(body, [prompt], (most, named), num_logprobs, plan)
+        return call if body.prediction is None else replace(call, reference=self._reference(body.prediction, call))
+
+    def _reference(self, prediction: Prediction, call: Call) -> list[int]:
+        """Return the ids of a predicted answer; none if the call's strategy doesn't draft from it."""
+        if not (call.proposer or self._generator.proposer).reads_reference:
+            return []
+        most = self._shapes.context_length  # tokens of the longest answer
+        try:
+            text = prediction.content[: most * self._longest_piece]
+            return text_ids(text, self._tokenizer, add_special_tokens=False)[:most] if text else []
+        except RequestError as error:
+            raise ApiError(400, str(error), "prediction", "invalid_value") from None
 
     def _check_bounds(self, body: Sampling) -> None:
         options, count = self._options, body.n or 1
@@ -230,7 +245,9 @@ class RequestParser:
         count = body.n or 1
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
-        settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
+        ends = self._ends(body, self._own_ends(body))
+        settings = settings_of(body) | ends.settings
+        settings |= {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
         if plan.shows_special:
             settings |= {"skip_special_tokens": False, "hidden_token_ids": tuple(plan.hidden_token_ids)}
         return Call(
@@ -269,23 +286,6 @@ class RequestParser:
         if body.min_tokens and plan.constraint is not None:
             message = "min_tokens and a constraint both decide where the answer may end: leave one out."
             raise ApiError(400, message, "min_tokens", "invalid_value")
-
-    def _settings(self, body: Sampling) -> dict[str, Any]:
-        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's default
-        settings: dict[str, Any] = {
-            "temperature": temperature,
-            "skip_special_tokens": body.skip_special_tokens is not False,
-            **self._ends(body, self._own_ends(body)).settings,
-            "logit_bias": dict(body.logit_bias or {}),
-            "frequency_penalty": body.frequency_penalty or 0.0,
-            "presence_penalty": body.presence_penalty or 0.0,
-            "repetition_penalty": body.repetition_penalty or 1.0,
-        }
-        if temperature < 1e-6 or body.top_p == 0:  # only the most likely token is left
-            return settings | {"temperature": 0.0}
-        if body.top_k is not None and body.top_k > 0:
-            settings["top_k"] = body.top_k
-        return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}
 
 
 def _size_of(prompt: Any) -> int:

@@ -66,11 +66,13 @@ class ResponseBuilder(ABC):
         figures, every = Figures.of(self._figures.values()), self._call.num_samples
         num_prompt = self._call.num_prompt_tokens
         num_copied = sum(each.num_copied for index, each in self._figures.items() if index % every == 0)
+        details = {} if self._call.reference is None else {"completion_tokens_details": figures.of_prediction()}
         return {
             "prompt_tokens": num_prompt,
             "completion_tokens": self._num_tokens,
             "total_tokens": num_prompt + self._num_tokens,
             "prompt_tokens_details": {"cached_tokens": num_copied},
+            **details,
             "speculation": {
                 "strategy": self._call.strategy,
                 **figures.as_dict(),

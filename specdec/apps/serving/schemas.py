@@ -23,6 +23,18 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _text_of(value: Any) -> str:
+    """Return text, or that of a list of parts."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("give text, or a list of parts")
+    texts = [text for part in value if (text := text_of_part(part)) is not None]
+    if len(texts) != len(value):
+        raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
+    return "".join(texts)
+
+
 def _tokens_to_numbers(value: object) -> object:
     if not isinstance(value, Mapping):
         raise ValueError("give an object of token ids and numbers")
@@ -229,14 +241,14 @@ class Message(Body):
     @field_validator("content")
     @classmethod
     def _is_text(cls, value: Any) -> Any:
-        if value is None or isinstance(value, str):
-            return value
-        if not isinstance(value, list):
-            raise ValueError("give text, or a list of parts")
-        texts = [text for part in value if (text := text_of_part(part)) is not None]
-        if len(texts) != len(value):
-            raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
-        return "".join(texts)
+        return None if value is None else _text_of(value)
+
+
+class Prediction(Body):
+    """OpenAI's predicted output: a text that the answer is expected to resemble. It never changes the answer."""
+
+    type: Literal["content"]
+    content: Annotated[str, BeforeValidator(_text_of, json_schema_input_type=str | list[dict[str, str]])]
 
 
 class ChatBody(Sampling):
@@ -266,4 +278,4 @@ class ChatBody(Sampling):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    prediction: dict[str, Any] | None = Field(default=None, description="accepted: it never changes an answer")
+    prediction: Prediction | None = Field(default=None, description="a text that the answer is expected to resemble")

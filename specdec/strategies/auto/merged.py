@@ -67,6 +67,10 @@ class MergedProposer(MergeOptions):
     def reads_layers(self) -> bool:
         return any(proposer.reads_layers for proposer in self.proposers)
 
+    @property
+    def reads_reference(self) -> bool:
+        return any(proposer.reads_reference for proposer in self.proposers)
+
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
 

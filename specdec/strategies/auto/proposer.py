@@ -14,12 +14,14 @@ from specdec.strategies.host import Host
 from specdec.strategies.signals import Hidden, Signal
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
+from specdec.strategies.sources.reference import ReferenceProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 
 
 class AutoProposer(MergeOptions):
     """Drafts from the text's suffixes, the target's recycled predictions and a constraint's forced text, in one tree.
 
+    A request's reference, a text that the answer resembles, is one more source.
     The draft sizer decides in each step how many nodes are worth their cost, which may be none.
 
     If `specdec train head` has made a head for this model, it drafts too, in passes that are worth their time. Results
@@ -32,8 +34,12 @@ class AutoProposer(MergeOptions):
 
     def merged(self, further: Sequence[Proposer] = ()) -> MergedProposer:
         """Return the merge that this strategy is short for, with some further parts."""
-        sources = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer(), *further]
+        sources = [SuffixProposer(), TokenRecyclingProposer(), GrammarProposer(), ReferenceProposer(), *further]
         return MergedProposer(proposers=sources, num_nodes=self.num_nodes, loss=self.loss, clock=self.clock)
+
+    @property
+    def reads_reference(self) -> bool:
+        return True
 
     def wants(self) -> frozenset[Signal]:
         return self.merged().wants()

@@ -452,3 +452,23 @@ def test_figures_of_one_token_have_no_plural_and_greedy_ones_no_seed(run: Any) -
     assert "; seed 3; numerics: " in err
     _, out, _ = run("trace", "def add(a, b):\n", "--max-new-tokens", "1")
     assert not re.search(r"\b1 (?:tokens|steps|nodes)\b", out)
+
+
+def test_a_reference_is_a_file_that_is_drafted_from(built_in: tuple[Any, Any], run: Any, tmp_path: Path) -> None:
+    expected, file = plain(built_in), tmp_path / "answer.txt"
+    file.write_bytes(b"\xef\xbb\xbf" + str(expected.text).encode())
+    code, out, err = run("generate", PROMPT, *FEW, "--reference", str(file), "--proposer", "reference")
+    assert (code, out) == (0, f"{expected.text}\n")
+    assert "reference proposed" in err
+    code, out, err = run("generate", PROMPT, *FEW, "--reference", str(file), "--proposer", "prompt_lookup")
+    assert (code, out) == (2, "")
+    assert "doesn't draft from a reference: use proposer='auto'" in err.replace("\n", " ")
+
+
+def test_a_reference_that_cant_be_read_is_refused_before_the_model_is_loaded(run: Any, tmp_path: Path) -> None:
+    missing, latin = tmp_path / "missing.txt", tmp_path / "latin.txt"
+    latin.write_bytes("é".encode("latin-1"))
+    for file, reason in ((missing, "can't be read: No such file"), (latin, "is not UTF-8 text")):
+        code, _, err = run("generate", PROMPT, "--reference", str(file), "--model", "no-such-model")
+        assert code == 2
+        assert f"--reference {file} {reason}".replace(" ", "") in err.replace("\n", "").replace(" ", "")

@@ -465,3 +465,36 @@ def test_a_pipeline_takes_it() -> None:
     write = pipeline("text-generation", model=model, tokenizer=tokenizer)
     call = {"max_new_tokens": 16, "do_sample": False}
     assert write("the hat", **call, custom_generate=SPECDEC) == write("the hat", **call)
+
+
+def test_rows_are_drafted_from_their_references(llama: PreTrainedModel) -> None:
+    inputs = batch(3)
+    own = llama.generate(**inputs, max_new_tokens=NUM_NEW, do_sample=False, pad_token_id=0)
+    texts = own[:, LENGTHS[0] :].tolist()
+    for reference in ([texts[0], None, texts[1]], texts[2], [[1] * 99, [], texts[2][5:]]):
+        decode = specdec.custom_generate("reference", numerics="fast", reference=reference)
+        drafted = llama.generate(
+            **inputs, max_new_tokens=NUM_NEW, do_sample=False, pad_token_id=0, custom_generate=decode
+        )
+        assert drafted.tolist() == own.tolist()
+    with pytest.raises(specdec.RequestError, match="2 references were given for 3 prompts"):
+        llama.generate(
+            **inputs, max_new_tokens=2, custom_generate=specdec.custom_generate("reference", reference=texts[:2])
+        )
+    with pytest.raises(specdec.RequestError, match="a text as reference needs a tokenizer"):
+        llama.generate(**inputs, max_new_tokens=2, custom_generate=specdec.custom_generate(reference="text"))
+    release(llama)
+
+
+def test_a_reference_saves_steps_of_a_row(llama: PreTrainedModel) -> None:
+    inputs, passes = batch(1), list[int]()
+    own = llama.generate(**inputs, max_new_tokens=NUM_NEW, do_sample=False, pad_token_id=0)
+    hook = llama.register_forward_pre_hook(lambda *_: passes.append(1))
+    for reference in (None, own[0, LENGTHS[0] :]):
+        decode = specdec.custom_generate("reference", numerics="fast", reference=reference)
+        llama.generate(**inputs, max_new_tokens=2, do_sample=False, pad_token_id=0, custom_generate=decode)
+        passes.clear()
+        llama.generate(**inputs, max_new_tokens=NUM_NEW, do_sample=False, pad_token_id=0, custom_generate=decode)
+        assert len(passes) <= (NUM_NEW if reference is None else 3)
+    hook.remove()
+    release(llama)

@@ -171,6 +171,78 @@ def test_chat_goes_through_the_template_streamed_and_not(chatting: Served, alone
     assert parts[-1].choices[0].finish_reason == "length"
 
 
+def test_a_prediction_is_drafted_from_and_its_tokens_are_counted(chatting: Served, alone: Generator) -> None:
+    messages: Any = [{"role": "user", "content": "sort a list"}]
+    written_out = built_in()[1]("user: sort a list\nassistant:", add_special_tokens=False)
+    expected = alone.generate(written_out["input_ids"], max_new_tokens=48).text or ""
+    client, found = chatting.openai().chat.completions, dict[str, tuple[int, int]]()
+    for name, prediction in {"right": expected, "wrong": "zebra " * 40, "parts": [text_part(expected)]}.items():
+        answer = client.create(
+            model="demo", messages=messages, max_tokens=48, temperature=0,
+            extra_body={"proposer": "reference:num_nodes=4"},
+            prediction={"type": "content", "content": prediction},  # type: ignore[typeddict-item]
+        )  # fmt: skip
+        assert answer.choices[0].message.content == expected
+        assert answer.usage is not None
+        details = answer.usage.completion_tokens_details
+        assert details is not None
+        found[name] = details.accepted_prediction_tokens or 0, details.rejected_prediction_tokens or 0
+        speculation = (answer.usage.model_extra or {})["speculation"]
+        assert sum(speculation["accepted_by_position"]) == found[name][0]
+        assert sum(speculation["drafted_by_position"]) <= sum(found[name]) <= 4 * speculation["steps"]
+        assert answer.usage.completion_tokens == 48
+    assert found["parts"][0] >= found["right"][0] >= 30
+    assert found["wrong"][0] < 10 < found["wrong"][1]
+
+
+def text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def test_a_prediction_has_no_effect_on_strategies_that_dont_draft_from_it(chatting: Served) -> None:
+    messages: Any = [{"role": "user", "content": "sort a list"}]
+    create = chatting.openai().chat.completions.create
+    plain = create(model="demo", messages=messages, max_tokens=12, temperature=0)
+    assert plain.usage is not None
+    assert plain.usage.completion_tokens_details is None
+    for proposer in ("off", "prompt_lookup"):
+        answer = create(
+            model="demo", messages=messages, max_tokens=12, temperature=0, extra_body={"proposer": proposer},
+            prediction={"type": "content", "content": "hello"},
+        )  # fmt: skip
+        assert answer.choices[0].message.content == plain.choices[0].message.content
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens_details is not None
+        assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
+        assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param"),
+    [
+        ({"type": "text", "content": "hello"}, "prediction.type"),
+        ({"type": "content"}, "prediction.content"),
+        ({"type": "content", "content": 3}, "prediction.content"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content"),
+        ({"type": "content", "content": "x", "strict": True}, "prediction.strict"),
+        ("hello", "prediction"),
+    ],
+)
+def test_other_predictions_are_refused_by_the_fields_name(chatting: Served, prediction: Any, param: str) -> None:
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "prediction": prediction}
+    answer = chatting.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_a_prediction_longer_than_any_answer_is_read_as_far_as_one_goes(chatting: Served) -> None:
+    body = {
+        "model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2,
+        "prediction": {"type": "content", "content": "word " * 200_000},
+    }  # fmt: skip
+    assert chatting.post("/v1/chat/completions", body).status_code == 200
+
+
 def test_tools_reach_the_template(chatting: Served, alone: Generator) -> None:
     tools: Any = [{"type": "function", "function": {"name": "sort", "parameters": {}}}]
     answer = chatting.openai().chat.completions.create(

@@ -35,6 +35,7 @@ from specdec.strategies.host import Host
 from specdec.strategies.signals import Answers
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
+from specdec.strategies.sources.reference import ReferenceProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host, trees
 from tests.support.scripted import Scripted
@@ -266,7 +267,7 @@ def test_a_merge_is_made_of_names_too() -> None:
         [SuffixProposer(depth=4), TokenRecyclingProposer(), PromptLookupProposer(num_tokens=4)]
     )
     generator = Generator(ToyModel.random(6), proposer="auto+prompt_lookup")
-    of_auto = SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()
+    of_auto = SuffixProposer(), TokenRecyclingProposer(), GrammarProposer(), ReferenceProposer()
     assert generator.proposer == MergedProposer([*of_auto, PromptLookupProposer()])
     with pytest.raises(PluginError, match="unknown proposer 'sufix': did you mean suffix"):
         Generator(ToyModel.random(6), proposer="sufix+prompt_lookup")
