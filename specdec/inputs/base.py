@@ -68,6 +68,10 @@ class PromptInputs(ABC):
             positions: (rows, width), with each row's ``offset``; "position_ids" among the arguments replaces them.
         """
 
+    def is_read_at(self, position: int) -> bool:
+        """Return True if passes from a position on have ``arguments``."""
+        return position < self.num_tokens
+
     def chunk_end(self, end: int) -> int:
         """Return where a pass ends that would end before token ``end``: not within an uncut stretch."""
         return max((stretch.stop for stretch in self.uncut if stretch.start < end < stretch.stop), default=end)

@@ -22,7 +22,8 @@ class ProcessorOutput:
     @property
     def num_rows(self) -> int:
         """The number of prompts."""
-        return max(len(value) for name, value in self.arguments.items() if name == "input_ids")
+        given = self.arguments.get("input_ids")
+        return len(next(iter(self.arguments.values())) if given is None else given)
 
     def prompts(self) -> list["ProcessedPrompt"]:
         """Return the prompts."""

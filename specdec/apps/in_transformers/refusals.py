@@ -10,7 +10,7 @@ from transformers.generation import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
 from specdec.errors import RequestError
-from specdec.inputs.prepared import ENCODED
+from specdec.inputs.prepared import ENCODED, modalities_of
 from specdec.models.architecture import CACHE_ARGUMENTS
 
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
@@ -27,7 +27,10 @@ _INSTEAD = {
     "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
     "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
 }
-_UNSUPPORTED = {"cross_attention_mask": "layers that attend to images apart from the text"}
+_UNSUPPORTED = {
+    "cross_attention_mask": "layers that attend to images apart from the text",
+    "inputs_embeds": "vectors in the place of ids",
+}
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
@@ -58,7 +61,7 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
     Raises:
         RequestError: with the names of the inputs.
     """
-    own = inspect.signature(model.forward).parameters if len(model.input_modalities) > 1 else {}
+    own = inspect.signature(model.forward).parameters if modalities_of(model) else {}
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
         if name in CACHE_ARGUMENTS and _is_quantized(value):  # also that of cache_implementation="quantized"
             raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")
@@ -66,7 +69,7 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
             )
-        if name in _UNSUPPORTED:
+        if name in own and name in _UNSUPPORTED:
             raise RequestError(f"custom_generate doesn't support {_UNSUPPORTED[name]} ({name}): {_LEAVE}")
         if name not in (*_READ, ENCODED, *own):
             raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
