@@ -11,7 +11,10 @@ from specdec.inputs.pictures import Pictures
 from specdec.inputs.processor import ProcessorOutput
 from specdec.inputs.wav import samples_of
 
-_MEDIA = {"image", "image_url", "input_image", "audio", "input_audio", "video"}
+_AUDIO = {"audio", "input_audio"}
+_MEDIA = {"image", "image_url", "input_image", "video", *_AUDIO}
+_OF_IMAGES = "image_processor", "video_processor"
+_OF_AUDIO = "feature_extractor", "audio_processor"  # of processors
 _OF_TEMPLATES = {"tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
 MOST_BYTES = 64 << 20  # of one image or recording, before it is decoded
 _DATA = "data:"
@@ -52,6 +55,7 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
             "the messages have images or audio, and the model came without its processor: save it into the model's "
             "folder, or give it in the tokenizer's place: Generator(model, AutoProcessor.from_pretrained(…))"
         )
+    _check_kinds({kind_of(part) for message in messages for part in parts_of(message)}, processor)
     pictures = Pictures()
     plain = [_as_transformers_reads(message, processor, pictures) for message in messages]
     is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
@@ -64,6 +68,13 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
     except Exception as error:  # templates and processors run third-party code
         raise RequestError(f"{type(processor).__name__} rejected the messages: {in_one_line(error)}") from error
     return ProcessorOutput(dict(encoded))
+
+
+def _check_kinds(kinds: set[str], processor: Any) -> None:
+    """Refuse what a processor would leave out without a word."""
+    for name, of_name, parts in (("audio", _AUDIO, _OF_AUDIO), ("images", _MEDIA - _AUDIO, _OF_IMAGES)):
+        if kinds & of_name and all(getattr(processor, part, None) is None for part in parts):
+            raise RequestError(f"{type(processor).__name__} takes no {name}: use a model that does")
 
 
 def _as_transformers_reads(message: Any, processor: Any, pictures: Pictures) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from specdec.errors import RequestError, in_one_line
 
-MOST_PIXELS = 100 << 20  # of all images of a conversation: 300 MB once decoded
+MOST_PIXELS = 80_000_000  # of all images of a conversation: 240 MB once decoded; Pillow warns from 89 million on
 _FORMATS = "PNG", "JPEG", "WEBP", "GIF", "BMP"  # Pillow decodes others by programs or large libraries
 
 
@@ -44,8 +44,8 @@ class Pictures:
         self.num_pixels += width * height
         if self.num_pixels > MOST_PIXELS:
             raise RequestError(
-                f"an image has {width} x {height} pixels, and those of a conversation may have {MOST_PIXELS >> 20} "
-                "million together: give smaller ones"
+                f"an image has {width} x {height} pixels, and those of a conversation may have "
+                f"{MOST_PIXELS // 10**6} million together: give smaller ones"
             )
 
 

@@ -22,7 +22,8 @@ def samples_of(content: bytes, sampling_rate: int) -> np.ndarray:
     if rate == sampling_rate:
         return found
     places = np.linspace(0, len(found) - 1, max(1, round(len(found) * sampling_rate / rate)))
-    return np.interp(places, np.arange(len(found)), found).astype(np.float32)
+    resampled: np.ndarray = np.interp(places, np.arange(len(found)), found).astype(np.float32)
+    return resampled
 
 
 def _read(content: bytes) -> tuple[np.ndarray, int]:

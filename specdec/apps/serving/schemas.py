@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from specdec.requests.prompts import text_of_part
+from specdec.apps.serving.content_parts import content_of
 
 _MOST_STOPS = 32  # special tokens become ids, and the rest has a limit of its own
 _MOST_MESSAGES = 2048  # OpenAI's
@@ -169,6 +169,11 @@ class Sampling(Body):
     prompt_cache_retention: str | None = None
 
     @property
+    def has_media(self) -> bool:
+        """True if the request has images or recordings."""
+        return False
+
+    @property
     def num_prompts(self) -> int:
         """Prompts of the request."""
         return 1
@@ -228,15 +233,12 @@ class Message(Body):
 
     @field_validator("content")
     @classmethod
-    def _is_text(cls, value: Any) -> Any:
+    def _has_known_parts(cls, value: Any) -> Any:
         if value is None or isinstance(value, str):
             return value
         if not isinstance(value, list):
             raise ValueError("give text, or a list of parts")
-        texts = [text for part in value if (text := text_of_part(part)) is not None]
-        if len(texts) != len(value):
-            raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
-        return "".join(texts)
+        return content_of(value)
 
 
 class ChatBody(Sampling):
@@ -267,3 +269,7 @@ class ChatBody(Sampling):
     continue_final_message: bool | None = None
 
     prediction: dict[str, Any] | None = Field(default=None, description="accepted: it never changes an answer")
+
+    @property
+    def has_media(self) -> bool:
+        return any(isinstance(message.content, list) for message in self.messages)

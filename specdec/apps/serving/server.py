@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -92,7 +93,7 @@ class Server:
         small, large = (
             RequestParser(
                 generator,
-                copy.deepcopy(generator.tokenizer),
+                *copy.deepcopy((generator.tokenizer, generator.processor)),
                 self.aliases,
                 options,
                 strategy,
@@ -186,7 +187,8 @@ class Server:
         self._parser.check(body)
         leave = self.admission.enter(body.num_texts)
         try:
-            encoding = self._threads.run(len(content), lambda parser: endpoint.make(parser, body))
+            size = math.inf if body.has_media else len(content)  # a small file may hold a large image
+            encoding = self._threads.run(size, lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
             if call.plan.constraint is not None:
                 constraint = await self._compiled(call.plan, request)
