@@ -7,6 +7,7 @@ from typing import Any
 
 from specdec.errors import RequestError, in_one_line
 from specdec.inputs.chat_templates import template_variables, with_parts_if_needed
+from specdec.inputs.limits import MOST_BYTES
 from specdec.inputs.pictures import Pictures
 from specdec.inputs.processor import ProcessorOutput
 from specdec.inputs.wav import samples_of
@@ -16,7 +17,6 @@ _MEDIA = {"image", "image_url", "input_image", "video", *_AUDIO}
 _OF_IMAGES = "image_processor", "video_processor"
 _OF_AUDIO = "feature_extractor", "audio_processor"  # of processors
 _OF_TEMPLATES = {"tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
-MOST_BYTES = 64 << 20  # of one image or recording, before it is decoded
 _DATA = "data:"
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.errors import RequestError, in_one_line
+from specdec.inputs.limits import MOST_PIXELS
 
-MOST_PIXELS = 80_000_000  # of all images of a conversation: 240 MB once decoded; Pillow warns from 89 million on
 _FORMATS = "PNG", "JPEG", "WEBP", "GIF", "BMP"  # Pillow decodes others by programs or large libraries
 
 

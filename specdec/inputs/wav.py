@@ -6,8 +6,8 @@ import wave
 import numpy as np
 
 from specdec.errors import RequestError, in_one_line
+from specdec.inputs.limits import MOST_SECONDS
 
-MOST_SECONDS = 3600
 _RATES = 4_000, 192_000  # a file may claim any, and be resampled to many times its size
 _DTYPES = {1: "u1", 2: "<i2", 4: "<i4"}
 

@@ -117,7 +117,7 @@ def wav(samples: np.ndarray, rate: int = 16_000) -> bytes:
         writer.setnchannels(1)
         writer.setsampwidth(2)
         writer.setframerate(rate)
-        writer.writeframes((samples * 32767).astype("<i2").tobytes())
+        writer.writeframes((samples * 32768).astype("<i2").tobytes())
     return file.getvalue()
 
 
@@ -125,7 +125,7 @@ def hum(seed: int, seconds: float = 1.0, rate: int = 16_000) -> np.ndarray:
     """Samples of a recording, which a file of 16 bits keeps as they are."""
     places = np.arange(int(seconds * rate)) / rate
     found = 0.8 * np.sin(2 * np.pi * 200 * seed * places) * (places * 3 % 1 < 0.5)
-    return (np.trunc(found * 32767) / 32768).astype(np.float32)
+    return (np.trunc(found * 32768) / 32768).astype(np.float32)
 
 
 def own_answer(model: PreTrainedModel, processor: Any, messages: list[Any], num_new: int) -> list[int]:
