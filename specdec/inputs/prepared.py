@@ -10,6 +10,7 @@ from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
 from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
 from specdec.inputs.features import Features
+from specdec.inputs.own_continuation import PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
 
 ENCODED = "mm_encoder_outputs"
@@ -20,10 +21,27 @@ _NOT_RAW = {ENCODED, "attention_mask", "position_ids", "input_ids", *TOKEN_TYPES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedPrompt:
-    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other."""
+    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other.
+
+    Attributes:
+        call: of ``generate``, which prepared the prompt as its ``row``; None if the prompt wasn't prepared so.
+    """
 
     ids: Sequence[int]
     inputs: PromptInputs | None = None
+    call: PreparedCall | None = None
+    row: int = 0
+
+
+def prepared_prompts(
+    model: Any, input_ids: torch.Tensor, paddings: Sequence[int], given: Mapping[str, Any]
+) -> list[PreparedPrompt]:
+    """Return the rows of a call of ``generate`` as prompts; arguments and errors as of ``prepared_rows``."""
+    call = PreparedCall(model, input_ids, given)
+    inputs = prepared_rows(model, input_ids, paddings, given)
+    texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    rows = enumerate(zip(texts, inputs, strict=True))
+    return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
 
 
 def modalities_of(model: Any) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from specdec.errors import RequestError, in_one_line
-from specdec.inputs.prepared import PreparedPrompt, prepared_rows
+from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 
 
@@ -56,6 +56,12 @@ class ProcessedPrompt:
         unpadded: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
         return unpadded
 
+    @property
+    def num_given(self) -> int:
+        """The number of ids, padding included; 1 for a model whose own text begins with a token of its own."""
+        ids = self.output.arguments.get("input_ids")
+        return 1 if ids is None else len(ids[self.number])
+
     def prepared(self, model: Any) -> PreparedPrompt:
         """Return the prompt as ``generate`` prepares it; raises as ``ProcessorOutput.row``."""
         return self.output.row(model, self.number)
@@ -75,9 +81,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     ) -> torch.Tensor:
         mask = given.get("attention_mask")
         paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
-        inputs = prepared_rows(model, input_ids, paddings, given)
-        rows = zip(input_ids, paddings, inputs, strict=True)
-        found.extend(PreparedPrompt(ids[num:].tolist(), each) for ids, num, each in rows)
+        found.extend(prepared_prompts(model, input_ids, paddings, given))
         return input_ids
 
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}

@@ -31,6 +31,7 @@ from specdec.runtime.attempts import Attempt, Attempts, Wanted
 from specdec.runtime.backend_choice import LoadedModel
 from specdec.runtime.lease import WeightsLease
 from specdec.runtime.probes.costs import costs_of
+from specdec.runtime.probes.input_check import InputCheck
 from specdec.runtime.strategies import Strategies
 from specdec.strategies.base import Proposer
 from specdec.strategies.host import Host
@@ -221,6 +222,7 @@ class Binding:
             constraints,
             attempt.loaded.processor,
             _why_text_only(attempt),
+            InputCheck(target, model).check,
         )
         self.fallback = self._registry.make("verifiers", "match")
         self.prefix_cache = PrefixCache(target, self._fingerprint)

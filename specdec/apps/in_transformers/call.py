@@ -14,8 +14,7 @@ from specdec.apps.in_transformers.rows import PaddedRow, rows_of
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.inputs.base import PromptInputs
-from specdec.inputs.prepared import PreparedPrompt, prepared_rows
+from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.record import StepRecord
 
 _SEEDS = 2**62
@@ -42,7 +41,7 @@ class GenerateCall:
         self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
         self._config, self._streamer, self._constraint = config, streamer, constraint
         self._rows: list[PaddedRow] = []
-        self._inputs: list[PromptInputs | None] = []
+        self._prompts: list[PreparedPrompt] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
 
@@ -58,7 +57,8 @@ class GenerateCall:
         check_mode(self._config, assistant_model)
         check_inputs(inputs, model)
         self._rows = rows_of(self._input_ids, inputs.get("attention_mask"))
-        self._inputs = prepared_rows(model, self._input_ids, [len(row.padding) for row in self._rows], inputs)
+        paddings = [len(row.padding) for row in self._rows]
+        self._prompts = prepared_prompts(model, self._input_ids, paddings, inputs)
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
         check_functions([*self._processors, *self._criteria], len(self._rows))
@@ -84,9 +84,7 @@ class GenerateCall:
         return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors)
 
     def _stream(self, generator: Generator) -> None:
-        rows = zip(self._rows, self._inputs, strict=True)
-        prompts = [row.prompt if inputs is None else PreparedPrompt(row.prompt, inputs) for row, inputs in rows]
-        chunks = generator.stream(prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
+        chunks = generator.stream(self._prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:
                 if chunk.result is not None and chunk.result.error is not None:

@@ -113,3 +113,13 @@ def test_positions_of_several_axes_are_refused_where_they_arent_texts() -> None:
     positions[2, 0, 5:] += 1
     with pytest.raises(specdec.RequestError, match="differ by axis"):
         model.generate(**inputs, position_ids=positions, max_new_tokens=4, custom_generate=SPECDEC)
+
+
+def test_beams_are_refused_before_an_image_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Llava")
+    monkeypatch.setattr(type(model.model), "get_image_features", None)
+    with pytest.raises(specdec.RequestError, match="give num_beams=1"):
+        model.generate(**with_an_image("Llava"), num_beams=3, custom_generate=SPECDEC)
+    model.generation_config.num_beams = 4
+    with pytest.raises(specdec.RequestError, match="num_beams=4"):
+        model.generate(**with_an_image("Llava"), custom_generate=SPECDEC)
