@@ -57,6 +57,11 @@ class ProcessedPrompt:
         return unpadded
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of all that the processor made, for all prompts of its output."""
+        return sum(torch.as_tensor(value).nbytes for value in self.output.arguments.values() if value is not None)
+
+    @property
     def num_given(self) -> int:
         """The number of ids, padding included; 1 for a model whose own text begins with a token of its own."""
         ids = self.output.arguments.get("input_ids")

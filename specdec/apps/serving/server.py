@@ -190,6 +190,8 @@ class Server:
             size = math.inf if body.has_media else len(content)  # a small file may hold a large image
             encoding = self._threads.run(size, lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
+            if call.inputs is not None:
+                leave = self.admission.with_inputs(leave, call.inputs.num_bytes)
             if call.plan.constraint is not None:
                 constraint = await self._compiled(call.plan, request)
                 call = replace(call, settings={**call.settings, "constraint": constraint})

@@ -198,6 +198,20 @@ def test_recordings_that_cant_be_read(hearing: Served, content: bytes, reason: s
     assert reason in reply.json()["error"]["message"]
 
 
+def test_images_beyond_the_memory_for_them_wait_for_others(seeing: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = seeing.server.admission
+    assert admission.num_input_bytes == 0, "all that was taken is given back"
+    monkeypatch.setattr("specdec.apps.serving.admission._MOST_INPUT_BYTES", 1)
+    assert answer(seeing, image(png(noise(7))), text("the cat")), "a request alone always has room"
+    admission.num_input_bytes = 1  # as of a request that decodes
+    try:
+        reply = seeing.post("/v1/chat/completions", body(image(png(noise(7)))))
+    finally:
+        admission.num_input_bytes -= 1
+    assert (reply.status_code, admission.num_input_bytes, admission.num_texts) == (429, 0, 0)
+    assert reply.headers["retry-after"]
+
+
 def test_a_model_of_text_says_so(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="reads text alone"):
         served.openai().chat.completions.create(**body(image(png(noise(1))), text("the cat")))
