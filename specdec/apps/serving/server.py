@@ -32,6 +32,7 @@ from specdec.apps.serving.responses_api.as_chat import parse_responses, renamed
 from specdec.apps.serving.responses_api.response import ResponsesResponse
 from specdec.apps.serving.schemas import ChatBody, CompletionBody, Sampling, StreamOptions
 from specdec.apps.serving.strategy_aliases import StrategyAliases
+from specdec.apps.serving.transcriptions.endpoint import TranscriptionEndpoint
 from specdec.constraints.cache import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
@@ -88,6 +89,7 @@ class Server:
             observe=self.metrics.observe,
             max_guest_size=options.max_strategy_size,
         )
+        self.transcriptions = TranscriptionEndpoint(generator, options, self.admission)
         self._compiler = ConstraintCompiler(copy.deepcopy(generator.tokenizer), generator.shapes.vocab_size)
         # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.
         small, large = (
@@ -118,6 +120,7 @@ class Server:
             self.engine.stop()
             self._threads.close()
             self._compiler.close()
+            self.transcriptions.close()
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
