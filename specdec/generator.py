@@ -30,9 +30,9 @@ class Generator:
     """Decodes with a model, several tokens per forward pass, without changing the text.
 
     Args:
-        model: a transformers causal language model, as it is or wrapped by PEFT, ``torch.compile`` or data parallelism;
+        model: a transformers model of text, as it is or wrapped by PEFT, ``torch.compile`` or data parallelism;
             or its path or hub name (loaded from safetensors or a GGUF file, without remote code); or a ``ToyModel``.
-        tokenizer: the model's tokenizer; without it, prompts are token ids and results have no text.
+        tokenizer: the model's, or its processor if prompts have images or audio; without it, prompts are token ids.
         proposer, verifier, mask: an object, or a string that names an installed plug-in with its options, such as
             ``"lookahead:N=5,W=15,G=15"``.
         backend: a string of that form. "auto" decodes a model object with torch, and a model given by name with an
@@ -85,6 +85,7 @@ class Generator:
         self._binding = open_model(registry, choice, model, tokenizer, device, dtype)
         self.model: Any = self._binding.loaded.model
         self.tokenizer: Any = self._binding.loaded.tokenizer
+        self.processor: Any = None if self._binding.builder.why_text_only else self._binding.loaded.processor
         for loss in self._binding.losses():
             warnings.warn(loss, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
@@ -192,8 +193,8 @@ class Generator:
         """Decode one prompt, or each of a list.
 
         Args:
-            prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch. A
-                tokenizer's output is a prompt too, and may be passed by its names: ``generate(**encoded)``.
+            prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch. The output
+                of a tokenizer or processor is a prompt too, and may be passed by its names: ``generate(**encoded)``.
             proposer: the strategy for this call, or a list with one for each prompt (default: the generator's). The
                 same text or object keeps what it learns, within a call and from call to call.
             generation_config: a transformers GenerationConfig; settings passed by name take precedence.

@@ -25,8 +25,8 @@ decoding plugins
 heads requests
 heads.training runtime
 generator
-apps.chat apps.comparison apps.in_transformers apps.serving testing training
-in_transformers apps.auditing apps.loadtest apps.pictures apps.side_by_side
+apps.chat apps.comparison apps.in_transformers testing training
+in_transformers apps.auditing apps.loadtest apps.pictures apps.serving apps.side_by_side
 apps.cli auditing
 __main__
 """

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from specdec import demo
 from specdec.apps.cli import app
 from tests.support.brief_costs import measure_briefly
+from tests.support.documented_media import MODELS, with_stand_ins
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
@@ -24,11 +25,19 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture(name="runnable")
-def _runnable(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def _runnable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
     """Replaces SmolLM2 in code by the built-in model, which is smaller; ``test_real_model.py`` runs SmolLM2."""
     measure_briefly(monkeypatch)
     assert 'Generator("smollm2")' in PAGES["README.md"]
-    return lambda code: code.replace('Generator("smollm2")', 'Generator("demo")')
+
+    def run_in(code: str) -> str:
+        code = code.replace('Generator("smollm2")', 'Generator("demo")')
+        if any(name in code for name in MODELS):
+            monkeypatch.chdir(tmp_path)
+            return with_stand_ins(code, tmp_path)
+        return code
+
+    return run_in
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in PAGES[page]])
@@ -104,7 +113,8 @@ def test_the_commands_run(
     for line in commands(page):
         text, piped, command = line.rpartition(" | ")
         given = shlex.split(text)[1] if piped else None
-        _, *arguments = shlex.split(command.replace("--model smollm2", "--model demo"))  # it may not be there
+        command = with_stand_ins(command.replace("--model smollm2", "--model demo"), tmp_path)  # it may not be there
+        _, *arguments = shlex.split(command)
         result = CliRunner().invoke(app, [*arguments, *SHORT.get(arguments[0], [])], input=given)
         assert result.exit_code == 0, (line, result.output)
         assert result.output.strip()

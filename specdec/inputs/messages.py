@@ -2,16 +2,21 @@
 
 import base64
 import binascii
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import RequestError, in_one_line
+from specdec.inputs.chat_templates import template_variables, with_parts_if_needed
+from specdec.inputs.limits import MOST_BYTES
+from specdec.inputs.pictures import Pictures
 from specdec.inputs.processor import ProcessorOutput
+from specdec.inputs.wav import samples_of
 
-_MEDIA = {"image", "image_url", "input_image", "audio", "input_audio", "video"}
-MOST_BYTES = 64 << 20  # of one image or recording, before it is decoded
-MOST_PIXELS = 64 << 20
+_AUDIO = {"audio", "input_audio"}
+_MEDIA = {"image", "image_url", "input_image", "video", *_AUDIO}
+_OF_IMAGES = "image_processor", "video_processor"
+_OF_AUDIO = "feature_extractor", "audio_processor"  # of processors
+_OF_TEMPLATES = {"tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
 _DATA = "data:"
 
 
@@ -39,49 +44,67 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
     ``{"type": "audio", "audio": samples}`` or ``{"type": "input_audio", "input_audio": {"data": …}}``.
 
     Args:
-        template: options of the chat template.
+        template: options of the chat template. Those that it doesn't read have no effect, as in text: transformers
+            would pass them to the processor, which may fetch what they name.
 
     Raises:
         RequestError: without a processor, or if the processor rejects the messages.
     """
     if processor is None:
         raise RequestError(
-            "the messages have images or audio, which need the model's processor in the tokenizer's place: "
-            "Generator(model, AutoProcessor.from_pretrained(…))"
+            "the messages have images or audio, and the model came without its processor: save it into the model's "
+            "folder, or give it in the tokenizer's place: Generator(model, AutoProcessor.from_pretrained(…))"
         )
-    plain = [_as_transformers_reads(message, processor) for message in messages]
+    _check_kinds({kind_of(part) for message in messages for part in parts_of(message)}, processor)
+    pictures = Pictures()
+    plain = [_as_transformers_reads(message, processor, pictures) for message in messages]
     is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
     options = {"add_generation_prompt": not is_continued, "continue_final_message": is_continued, **template}
     try:
-        encoded = processor.apply_chat_template(plain, tokenize=True, return_dict=True, return_tensors="pt", **options)
+        known = _OF_TEMPLATES | template_variables(options.get("chat_template") or processor.chat_template)
+        read = {name: value for name, value in options.items() if name in known}
+        plain = with_parts_if_needed(plain, processor, read)
+        encoded = processor.apply_chat_template(plain, tokenize=True, return_dict=True, return_tensors="pt", **read)
     except Exception as error:  # templates and processors run third-party code
         raise RequestError(f"{type(processor).__name__} rejected the messages: {in_one_line(error)}") from error
     return ProcessorOutput(dict(encoded))
 
 
-def _as_transformers_reads(message: Any, processor: Any) -> Any:
+def _check_kinds(kinds: set[str], processor: Any) -> None:
+    """Refuse what a processor would leave out without a word."""
+    for name, of_name, parts in (("audio", _AUDIO, _OF_AUDIO), ("images", _MEDIA - _AUDIO, _OF_IMAGES)):
+        if kinds & of_name and all(getattr(processor, part, None) is None for part in parts):
+            raise RequestError(f"{type(processor).__name__} takes no {name}: use a model that does")
+
+
+def _as_transformers_reads(message: Any, processor: Any, pictures: Pictures) -> Any:
     parts = parts_of(message)
     if not parts:
         return message
-    return {**message, "content": [_part(part, processor) for part in parts]}
+    return {**message, "content": [_part(part, processor, pictures) for part in parts]}
 
 
-def _part(part: Any, processor: Any) -> Any:
+def _part(part: Any, processor: Any, pictures: Pictures) -> Any:
     kind = kind_of(part)
     if kind in {"image_url", "input_image"}:
-        given = part.get("image_url", "")
-        url = given.get("url", "") if isinstance(given, Mapping) else given
-        return (
-            {"type": "image", "image": picture(_bytes_of_url(url))}
-            if url.startswith(_DATA)
-            else {"type": "image", "url": url}
-        )
+        url = url_of(part)
+        if not url.startswith(_DATA):
+            return {"type": "image", "url": url}
+        return {"type": "image", "image": pictures.read(_bytes_of_url(url))}
     if kind == "input_audio":
-        given = part.get("input_audio") or {}
-        return {"type": "audio", "audio": samples(_decoded(given.get("data", "")), sampling_rate_of(processor))}
+        given = part.get("input_audio")
+        data = given.get("data") if isinstance(given, Mapping) else None
+        return {"type": "audio", "audio": samples_of(_decoded(data), sampling_rate_of(processor))}
     if kind in {"input_text", "output_text"}:
         return {"type": "text", "text": part.get("text", "")}
     return part
+
+
+def url_of(part: Mapping[str, Any]) -> str:
+    """Return the URL of an image, in OpenAI's older or newer form; "" if it has none."""
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, Mapping) else given
+    return url if isinstance(url, str) else ""
 
 
 def _bytes_of_url(url: str) -> bytes:
@@ -92,7 +115,9 @@ def _bytes_of_url(url: str) -> bytes:
     return _decoded(body)
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: Any) -> bytes:
+    if not isinstance(text, str):
+        raise RequestError("a recording has no data: give {'data': …, 'format': 'wav'} in base64")
     if len(text) * 3 // 4 > MOST_BYTES:
         raise RequestError(f"an image or recording has more than {MOST_BYTES >> 20} MB: give a smaller one")
     try:
@@ -101,44 +126,6 @@ def _decoded(text: str) -> bytes:
         raise RequestError("an image or recording isn't valid base64") from error
 
 
-def picture(content: bytes) -> Any:
-    """Return an image file's picture, whose size is checked before it is decoded.
-
-    Raises:
-        RequestError: for a file that is damaged, too large, or of an unknown kind.
-    """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise RequestError("images need Pillow: pip install pillow") from error
-    try:
-        image = Image.open(io.BytesIO(content))
-        if image.width * image.height > MOST_PIXELS:
-            raise RequestError(f"the image has {image.width} x {image.height} pixels: give a smaller one")
-        return image.convert("RGB")
-    except RequestError:
-        raise
-    except Exception as error:  # damaged files raise errors of any kind
-        raise RequestError(f"the image can't be read: {in_one_line(error)}") from error
-
-
 def sampling_rate_of(processor: Any) -> int:
     """Return the samples per second that a processor expects."""
     return int(getattr(getattr(processor, "feature_extractor", None), "sampling_rate", 16_000))
-
-
-def samples(content: bytes, sampling_rate: int) -> Any:
-    """Return the samples of a WAV recording, mono, at a rate.
-
-    Raises:
-        RequestError: for a file that is damaged, too long, or not a WAV file.
-    """
-    import numpy as np
-
-    from specdec.inputs.wav import read_wav
-
-    found, rate = read_wav(content)
-    if rate == sampling_rate:
-        return found
-    length = round(len(found) * sampling_rate / rate)
-    return np.interp(np.linspace(0, len(found) - 1, length), np.arange(len(found)), found).astype(np.float32)

@@ -1,5 +1,6 @@
 """A processor's output as prompts: what ``generate(**processor(…))`` and chat messages with images give."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,20 @@ class ProcessedPrompt:
 
     output: ProcessorOutput
     number: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The prompt's tokens, without padding."""
+        rows = (self.output.arguments.get(name) for name in ("input_ids", "attention_mask"))
+        ids, mask = (None if row is None else torch.as_tensor(row)[self.number] for row in rows)
+        assert ids is not None, "a processor's output has ids"
+        unpadded: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
+        return unpadded
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all that the processor made, for all prompts of its output."""
+        return sum(torch.as_tensor(value).nbytes for value in self.output.arguments.values() if value is not None)
 
     @property
     def num_given(self) -> int:
@@ -105,6 +120,15 @@ def _placed(value: Any, model: Any) -> Any:
 
 
 def split(given: Any) -> tuple[Any, Any]:
-    """Return the tokenizer and the processor of what was given as a tokenizer; None for what there isn't."""
+    """Return the tokenizer and the processor of what was given as a tokenizer; None for what there isn't.
+
+    A tokenizer without a chat template is copied, and the copy has the processor's.
+    """
     inner = getattr(given, "tokenizer", None)
-    return (inner, given) if inner is not None and hasattr(given, "apply_chat_template") else (given, None)
+    if inner is None or not hasattr(given, "apply_chat_template"):
+        return given, None
+    template = getattr(given, "chat_template", None)
+    if template and not getattr(inner, "chat_template", None):
+        inner = copy.copy(inner)
+        inner.chat_template = template
+    return inner, given

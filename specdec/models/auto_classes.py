@@ -1,7 +1,11 @@
 """transformers' class for a checkpoint: of text alone, with images and audio, or with an encoder."""
 
-from pathlib import Path
 from typing import Any
+
+from specdec.models.checkpoint_files import model_file
+from specdec.models.hub import HubAnswer
+
+_OF_PROCESSORS = "processor_config.json", "preprocessor_config.json"
 
 
 def auto_class(config: Any) -> Any:
@@ -19,7 +23,8 @@ def auto_class(config: Any) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def has_processor(place: str) -> bool:
-    """Return True for a folder with the configuration of a processor of images or audio."""
-    names = "processor_config.json", "preprocessor_config.json"
-    return any(Path(place, name).is_file() for name in names)
+def has_processor(name: str, hub: HubAnswer) -> bool:
+    """Return True for a folder or hub name with the configuration of a processor of images or audio."""
+    if hub.files:
+        return any(file in hub.files for file in _OF_PROCESSORS)
+    return any(model_file(name, file, is_offline=True) for file in _OF_PROCESSORS)

@@ -1,11 +1,13 @@
 """The hub's answer about a model that is given by name."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from specdec.errors import HubUnreachableError, ModelError, in_one_line
 from specdec.models.checkpoint_files import ADAPTER_CONFIG, CONFIG, GIVE_A_MODEL, model_file
+from specdec.models.gguf_file import is_gguf
 
 _SECONDS_TO_ANSWER = 5.0
 
@@ -58,3 +60,14 @@ class HubAnswer:
                 "the connection, or give a folder with safetensors weights"
             ) from None  # the message has the cause; the connection's own traceback is 60 lines
         return cls(files=tuple(file.rfilename for file in siblings))
+
+
+def place_of(name: str, hub: HubAnswer | None) -> tuple[str, Mapping[str, Any]]:
+    """Return the path or name to pass to transformers, and its arguments.
+
+    Raises:
+        ModelError: for a hub name that is unavailable.
+    """
+    if is_gguf(name):
+        return str(Path(name).absolute().parent), {"gguf_file": Path(name).name}
+    return name, {"local_files_only": (hub or HubAnswer.of(name)).is_offline}

@@ -1,29 +1,21 @@
 """Loading a model's weights and tokenizer from a folder or the hub."""
 
 import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, memory_ran_out, nearest, plural, shortened
 from specdec.models.adapter_files import base_of, with_adapter
-from specdec.models.auto_classes import auto_class, has_processor
-from specdec.models.checkpoint_files import (
-    ADAPTER_CONFIG,
-    GIVE_A_MODEL,
-    NO_CONFIG,
-    lacks_config,
-    remedy_for_files,
-)
+from specdec.models.auto_classes import auto_class
+from specdec.models.checkpoint_files import GIVE_A_MODEL, NO_CONFIG, lacks_config, remedy_for_files
 from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 from specdec.models.gguf_header import GgufHeader
-from specdec.models.gguf_settings import adapted_tokenizer, check_tensors
-from specdec.models.hub import HubAnswer
+from specdec.models.gguf_settings import check_tensors
+from specdec.models.hub import HubAnswer, place_of
 from specdec.models.own_models import BUILT_IN, OWN_MODELS, own_folder
+from specdec.models.tokenizer_files import read_processor, read_tokenizer
 
-_OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
@@ -175,6 +167,8 @@ def load_pretrained(
 
     An adapter of PEFT's is added to its base model. A GGUF file's weights are dequantised to the dtype.
 
+    In the tokenizer's place comes the processor of images or audio, if the model has one.
+
     Args:
         tokenizer: used instead of the model's own.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
@@ -188,9 +182,9 @@ def load_pretrained(
     name = checked_name(name, dtype)
     hub = hub or HubAnswer.of(name)
     if (base := base_of(name, hub)) is not None:
-        loaded = load_pretrained_tokenizer(name, hub) if tokenizer is None else tokenizer
+        loaded = read_processor(name, hub) if tokenizer is None else tokenizer
         return with_adapter(load_pretrained(base, loaded, dtype, device, **others)[0], name, hub), loaded
-    place, where = _place(name, hub)
+    place, where = place_of(name, hub)
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -200,7 +194,7 @@ def load_pretrained(
         model, report = auto.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **{**own, **others}
         )
-        loaded = _read_tokenizer(name, place, where) if tokenizer is None else tokenizer
+        loaded = read_processor(name, hub) if tokenizer is None else tokenizer
     except ModelError:
         raise
     except Exception as error:  # damaged files raise errors of any kind
@@ -232,40 +226,7 @@ def load_pretrained_tokenizer(name: str, hub: HubAnswer | None = None) -> Any:
         ModelError: with what went wrong.
     """
     name = checked_name(name)
-    return _read_tokenizer(name, *_place(name, hub))
-
-
-def _read_tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
-    from transformers import AutoProcessor, AutoTokenizer
-
-    try:
-        if has_processor(place):
-            return AutoProcessor.from_pretrained(place, **where)
-        tokenizer = AutoTokenizer.from_pretrained(place, **where)
-        return adapted_tokenizer(Path(name), tokenizer) if is_gguf(name) else tokenizer
-    except Exception as error:  # damaged files raise errors of any kind
-        folder = Path(name)
-        if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
-            whose = "its base model's" if (folder / ADAPTER_CONFIG).is_file() else "the model's"
-            raise ModelError(
-                f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
-                f"pass it: Generator({name!r}, tokenizer)"
-            ) from error
-        reason = shortened(" ".join(str(error).split()).rstrip(".")) or type(error).__name__
-        raise ModelError(
-            f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
-        ) from error
-
-
-def _place(name: str, hub: HubAnswer | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the path or name to pass to transformers, and its arguments.
-
-    Raises:
-        ModelError: for a hub name that is unavailable.
-    """
-    if is_gguf(name):
-        return str(Path(name).absolute().parent), {"gguf_file": Path(name).name}
-    return name, {"local_files_only": (hub or HubAnswer.of(name)).is_offline}
+    return read_tokenizer(name, hub or HubAnswer.of(name))
 
 
 def _moved(model: Any, name: str, device: str) -> Any:

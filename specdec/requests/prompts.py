@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from specdec.errors import RequestError
+from specdec.inputs.chat_templates import with_parts_if_needed
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _TEXT_PARTS = {
@@ -128,6 +129,7 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
     options = {"add_generation_prompt": not is_continued, **template}
     if is_continued:
         options.setdefault("continue_final_message", True)
+    messages = with_parts_if_needed(messages, tokenizer, template)
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:  # templates run third-party code

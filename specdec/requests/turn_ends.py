@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from specdec.inputs.chat_templates import with_parts_if_needed
 from specdec.requests.model_defaults import own_eos_token_ids
 
 _MARK = "mark\u2063of\u2063an\u2063answer"  # stands for an answer in a rendered template
@@ -58,7 +59,8 @@ def _ends_of_parts(tokenizer: Any) -> set[int]:
 
 def _around_answer(tokenizer: Any, messages: list[Any], options: Mapping[str, Any]) -> list[list[int]]:
     """Return the tokens between an answer's reasoning and its text, and those after it; none of what is missing."""
-    before, mark, after = tokenizer.apply_chat_template(messages, tokenize=False, **options).rpartition(_MARK)
+    read = with_parts_if_needed(messages, tokenizer, options)
+    before, mark, after = tokenizer.apply_chat_template(read, tokenize=False, **options).rpartition(_MARK)
     _, thought, between = before.rpartition(_THOUGHT)
     texts = between if thought else "", after.lstrip() if mark else ""
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]

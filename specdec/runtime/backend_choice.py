@@ -9,6 +9,7 @@ from typing import Any
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
 from specdec.inputs.processor import split
+from specdec.models.auto_classes import has_processor
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
 from specdec.models.loading import ModelSource
@@ -98,7 +99,7 @@ def read_models(
     declined, failed = dict[str, str](), dict[str, str]()
     for plugin in preferred(registry):
         name = registry.name_of(plugin)
-        declined[name] = why or _why_not(plugin, source)
+        declined[name] = why or _why_not_inputs(plugin, source) or _why_not(plugin, source)
         if not declined[name]:
             try:
                 cls, options = registry.backend(name)
@@ -139,6 +140,12 @@ def _loaded(source: ModelSource, model: Any, tokenizer: Any, **facts: Any) -> Lo
 def preferred(registry: Registry) -> list[Plugin]:
     """Return the installed backends that are preferred to torch for models given by name."""
     return [plugin for plugin in registry.of_kind("backends") if plugin.cls.is_preferred]  # type: ignore[attr-defined]  # checked to be a Backend when it registered
+
+
+def _why_not_inputs(plugin: Plugin, source: ModelSource) -> str:
+    if plugin.cls.takes_inputs or not has_processor(source.name, source.hub_answer()):  # type: ignore[attr-defined]  # as above
+        return ""
+    return "it reads text only, and the model has a processor of images or audio"
 
 
 def _why_not(plugin: Plugin, source: ModelSource) -> str:

@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         calls.append(local_files_only)
         raise OSError("that is all")
 
-    for loader in (transformers.AutoModelForCausalLM, transformers.AutoTokenizer):
+    for loader in (transformers.AutoConfig, transformers.AutoModelForCausalLM, transformers.AutoTokenizer):
         monkeypatch.setattr(loader, "from_pretrained", from_pretrained)
     return calls
 

@@ -6,8 +6,9 @@ Each is a function of the chat and the text after the command's name; its docstr
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from specdec.apps.chat.attachments import attachment
 from specdec.apps.chat.conversation import Conversation
 from specdec.apps.chat.session import ChatAnswer, Session
 from specdec.decoding.result import Chunk
@@ -90,6 +91,16 @@ def system(chat: Chat, text: str) -> None:
     chat.stage.say(f"system prompt: {text or 'the template’s own'}")
 
 
+def image(chat: Chat, text: str) -> None:
+    """/image FILE  show the model an image with the next question; without a file, take back what was attached"""
+    _attach(chat, "image", text)
+
+
+def audio(chat: Chat, text: str) -> None:
+    """/audio FILE  let the model hear a WAV recording with the next question"""
+    _attach(chat, "audio", text)
+
+
 def undo(chat: Chat, text: str) -> None:
     """/undo  remove the last question and its answer"""
     _refuse(text)
@@ -145,6 +156,8 @@ COMMANDS: dict[str, Command] = {
         seed,
         tokens,
         system,
+        image,
+        audio,
         undo,
         retry,
         save,
@@ -196,6 +209,12 @@ def _difference(first: ChatAnswer, again: ChatAnswer) -> str:
     if place in ties:
         return f"another text from token {place} on, because of a numeric tie (--numerics exact has none)"
     return "ANOTHER TEXT, which isn't a numeric tie: run `specdec audit` for details"
+
+
+def _attach(chat: Chat, kind: Literal["image", "audio"], path: str) -> None:
+    session = chat.session
+    session.attached = (*session.attached, attachment(kind, path)) if path else ()
+    chat.stage.say(f"{plural(len(session.attached), 'file')} with the next question")
 
 
 def _setting(name: str, text: str) -> Any:

@@ -1,8 +1,9 @@
 """The turns of a conversation, as chat messages and as a file."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -10,12 +11,17 @@ from specdec.errors import RequestError, in_one_line
 
 
 class Turn(BaseModel):
-    """A question and its answer, or the part of the answer before it was stopped."""
+    """A question and its answer, or the part of the answer before it was stopped.
+
+    Attributes:
+        attachments: images and recordings before the question, as parts of its message.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     question: str
     answer: str
+    attachments: tuple[dict[str, Any], ...] = ()
 
 
 class Conversation(BaseModel):
@@ -32,12 +38,12 @@ class Conversation(BaseModel):
     system: str | None = None
     turns: tuple[Turn, ...] = ()
 
-    def asking(self, question: str) -> list[dict[str, str]]:
+    def asking(self, question: str, attachments: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
         """Return the chat messages with a new question."""
-        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        messages: list[dict[str, Any]] = [] if self.system is None else [{"role": "system", "content": self.system}]
         for turn in self.turns:
-            messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer}]
-        return [*messages, {"role": "user", "content": question}]
+            messages += [_asked(turn.question, turn.attachments), {"role": "assistant", "content": turn.answer}]
+        return [*messages, _asked(question, attachments)]
 
     def after_system_prompt(self, system: str | None) -> Self:
         """Return the same turns with another system prompt."""
@@ -86,3 +92,8 @@ class Conversation(BaseModel):
         if "format" not in found.model_fields_set:
             raise RequestError(f"{path} isn't a conversation written by /save (it has no format)")
         return found
+
+
+def _asked(question: str, attachments: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a question's message; one of text alone is what every template reads."""
+    return {"role": "user", "content": [*attachments, {"type": "text", "text": question}] if attachments else question}

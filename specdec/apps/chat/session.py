@@ -11,6 +11,7 @@ from specdec.apps.chat.conversation import Conversation, Turn
 from specdec.decoding.result import Chunk, Result
 from specdec.errors import RequestError, plural
 from specdec.generator import Generator
+from specdec.inputs.messages import has_media, processed
 from specdec.record import StepRecord
 from specdec.requests.prompts import encode
 
@@ -31,6 +32,7 @@ class ChatAnswer:
 
     Attributes:
         settings: the settings used, including the seed.
+        attachments: images and recordings before the question.
         seconds: the time of each chunk since the question.
         result: None for an answer that was stopped.
     """
@@ -38,6 +40,7 @@ class ChatAnswer:
     conversation: Conversation
     question: str
     settings: dict[str, Any]
+    attachments: tuple[dict[str, Any], ...] = ()
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -90,6 +93,7 @@ class Session:
     Attributes:
         conversation: the turns so far; like the other attributes, it may be replaced.
         seed: the seed of each answer; None to draw one.
+        attached: images and recordings for the next question, see ``attachment``; empty once it is answered.
         last: the last turn's answer; None after ``undo`` and ``load``.
         latest: the answer decoded last, by a strategy or by plain decoding.
         again: plain decoding's latest repetition of an answer.
@@ -105,6 +109,7 @@ class Session:
         self.conversation = Conversation()
         self.proposer = proposer
         self.seed: int | None = None
+        self.attached: tuple[dict[str, Any], ...] = ()
         self.last: ChatAnswer | None = None
         self.latest: ChatAnswer | None = None
         self.again: ChatAnswer | None = None
@@ -117,9 +122,9 @@ class Session:
 
         Raises:
             OutgrownError: if the conversation has no room for an answer.
-            RequestError: for messages that the template rejects.
+            RequestError: for messages that the template rejects, and images or audio that the model doesn't take.
         """
-        yield from self._turn(self.conversation, question)
+        yield from self._turn(self.conversation, question, self.attached)
 
     def retry(self) -> Iterator[Chunk]:
         """Decode another answer to the last question, which replaces its turn.
@@ -127,7 +132,8 @@ class Session:
         Raises:
             RequestError: if there is no turn.
         """
-        yield from self._turn(self.conversation.without_last(), self._last_turn().question)
+        last = self._last_turn()
+        yield from self._turn(self.conversation.without_last(), last.question, last.attachments)
 
     def undo(self) -> Turn:
         """Remove the last turn and return it.
@@ -149,7 +155,7 @@ class Session:
             raise RequestError("there is no answer to decode again: ask a question first")
         most = len(self.last.tokens) if self.last.result is None else self.last.settings["max_new_tokens"]
         settings = self.last.settings | {"proposer": "autoregressive", "max_new_tokens": most}
-        self.again = ChatAnswer(self.last.conversation, self.last.question, settings)
+        self.again = ChatAnswer(self.last.conversation, self.last.question, settings, self.last.attachments)
         yield from self._decoded(self.again)
 
     @property
@@ -174,7 +180,7 @@ class Session:
         for num_dropped in range((num_turns + 1) // 2, num_turns + 1):
             shorter = self.conversation.without_oldest(num_dropped)
             try:
-                self._room(shorter.asking(question), self.settings["max_new_tokens"])
+                self._room(shorter.asking(question, self.attached), self.settings["max_new_tokens"])
             except OutgrownError:
                 if num_dropped == num_turns:
                     raise
@@ -187,15 +193,19 @@ class Session:
         """Release the keys and values."""
         self._context.close()
 
-    def _turn(self, conversation: Conversation, question: str) -> Iterator[Chunk]:
+    def _turn(
+        self, conversation: Conversation, question: str, attachments: tuple[dict[str, Any], ...]
+    ) -> Iterator[Chunk]:
         seed = self._randomness.getrandbits(32) if self.seed is None else self.seed
-        answer = ChatAnswer(conversation, question, self.settings | {"seed": seed, "proposer": self.proposer})
+        settings = self.settings | {"seed": seed, "proposer": self.proposer}
+        answer = ChatAnswer(conversation, question, settings, attachments)
         try:
             yield from self._decoded(answer, context=self._context)
         finally:
             if answer.tokens:
-                self.last = answer
-                self.conversation = conversation.followed_by(Turn(question=question, answer=answer.text))
+                self.last, self.attached = answer, ()
+                turn = Turn(question=question, answer=answer.text, attachments=attachments)
+                self.conversation = conversation.followed_by(turn)
 
     def _last_turn(self) -> Turn:
         if not self.conversation.turns:
@@ -205,7 +215,7 @@ class Session:
     def _decoded(self, answer: ChatAnswer, **options: Any) -> Iterator[Chunk]:
         self.latest, self._is_stopping = answer, False
         began, spent = time.perf_counter(), 0.0
-        messages = answer.conversation.asking(answer.question)
+        messages = answer.conversation.asking(answer.question, answer.attachments)
         settings = answer.settings | {"max_new_tokens": self._room(messages, answer.settings["max_new_tokens"])}
         chunks = self.generator.stream(messages, on_step=self._check, **settings, **options)
         with closing(chunks), suppress(_Stopped):  # type: ignore[type-var]  # a generator
@@ -220,14 +230,14 @@ class Session:
         if self._is_stopping and record.kind == "chunk":
             raise _Stopped
 
-    def _room(self, messages: list[dict[str, str]], wanted: int) -> int:
+    def _room(self, messages: list[dict[str, Any]], wanted: int) -> int:
         """Return the number of tokens that an answer may have.
 
         Raises:
             OutgrownError: if it is too small.
         """
         shapes = self.generator.shapes
-        num_tokens = len(encode(messages, self.generator.tokenizer, shapes.vocab_size))
+        num_tokens = self._num_tokens(messages)
         room = shapes.context_length - num_tokens + 1  # the last token takes no position
         if room < min(_LEAST_ROOM, wanted):
             raise OutgrownError(
@@ -235,3 +245,12 @@ class Session:
                 f"{shapes.context_length}"
             )
         return min(room, wanted)
+
+    def _num_tokens(self, messages: list[dict[str, Any]]) -> int:
+        generator = self.generator
+        if not has_media(messages):
+            return len(encode(messages, generator.tokenizer, generator.shapes.vocab_size))
+        if generator.processor is None and (error := generator.refusals([messages])[0]) is not None:
+            raise error
+        [prompt] = processed(messages, generator.processor, {}).prompts()
+        return len(prompt.ids)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from specdec.apps.cli.early_checks import check_readable
+from specdec.apps.cli.media_options import NO_MEDIA, MediaOptions
 from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.options import ProposerOption, Seed, Temperature, before_anything_runs, check_request
 from specdec.apps.cli.progress import status
@@ -37,6 +38,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_new_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens of an answer")] = 512,
     load: Annotated[Path | None, typer.Option(help="continue a conversation saved by /save")] = None,
     colours: Annotated[bool, typer.Option("--colours", help="colour tokens by step")] = False,
+    media: MediaOptions = NO_MEDIA,
 ) -> None:
     """Chat with a model in the terminal.
 
@@ -46,6 +48,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
     with before_anything_runs():
         check_readable(load)
+        attached = media.parts()
         choice.check_early(proposer, settings=settings | {"seed": seed})
         from specdec.apps.chat.conversation import Conversation
 
@@ -58,14 +61,14 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
         if system is not None:
             conversation = conversation.after_system_prompt(system)
-        model, tokenizer = choice.load(proposer)
+        model, tokenizer = choice.load(proposer, has_media=True)
         check_template(tokenizer)
         with status("trying the model out"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* is lossy|.*not what the model")  # the figures say so
             generator = Generator(model, tokenizer, proposer=proposer, **choice.stages)
     # strategies may save data when the generator is closed
     with closing(generator), closing(Session(generator, SystemRandom(), proposer, **settings)) as session:
-        session.conversation, session.seed = conversation, seed
+        session.conversation, session.seed, session.attached = conversation, seed, attached
         talk = Chat(session, Screen(session, colours))
         if is_terminal(sys.stdin):
             talk.stage.say(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from specdec.apps.cli.answers import ColouredWriter, PlainWriter
 from specdec.apps.cli.constraint_options import UNCONSTRAINED, ConstraintOptions
+from specdec.apps.cli.media_options import NO_MEDIA, MediaOptions
 from specdec.apps.cli.model_choice import USUAL, ModelChoice
 from specdec.apps.cli.option_groups import OptionGroup
 from specdec.apps.cli.options import (
@@ -71,6 +72,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     reference: Annotated[
         Path | None, typer.Option(help="draft from a file's text, which the answer is expected to resemble")
     ] = None,
+    media: MediaOptions = NO_MEDIA,
     constrained: ConstraintOptions = UNCONSTRAINED,
     proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
@@ -92,7 +94,9 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         choice.check_early(proposer, verifier=verifier, settings=settings, prompts=[text])
         settings["constraint"] = constrained.constraint()
         resembled = None if reference is None else _read_text(f"--reference {reference}", reference)
-        if not text and not chat:
+        if (parts := media.parts()) and chat is False:
+            raise RequestError("--image and --audio are parts of a chat message: leave out --no-chat")
+        if not text and not chat and not parts:
             raise RequestError(
                 "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
             )
@@ -100,12 +104,13 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         settings["reference"] = resembled
         from specdec.generator import Generator
 
-        loaded, tokenizer = choice.load(strategy)
-        is_chat = sends_chat(chat, choice.model)
+        loaded, tokenizer = choice.load(strategy, has_media=True)
+        is_chat = bool(parts) or sends_chat(chat, choice.model)
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, **choice.stages)
-    request: Any = [{"role": "user", "content": text}] if is_chat else text
+    content = [*parts, {"type": "text", "text": text}] if parts else text
+    request: Any = [{"role": "user", "content": content}] if is_chat else text
     with refusing(), status("decoding") as vanish:
         if not as_json:
             result = print_stream(Console(highlight=False), generator.stream(request, **settings), vanish)

@@ -59,7 +59,7 @@ class ModelChoice(OptionGroup):
         ),
     ] = "auto"
 
-    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
+    def load(self, *strategies: Any, is_logged: bool = False, has_media: bool = False) -> tuple[Any, Any]:
         """Load the model and its tokenizer, in a form that all of the strategies support.
 
         transformers' messages are left out, as they would mix with the text. The built-in model is always run by torch.
@@ -67,6 +67,7 @@ class ModelChoice(OptionGroup):
 
         Args:
             is_logged: as for ``status``.
+            has_media: return the processor in the tokenizer's place, if the model has one.
 
         Raises:
             RequestError: for an unavailable device or dtype.
@@ -89,7 +90,7 @@ class ModelChoice(OptionGroup):
                 opened = self.read(registry, made, source)
         if opened.note:
             Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
-        return opened.model, opened.tokenizer
+        return opened.model, opened.processor if has_media and opened.processor else opened.tokenizer
 
     def check_early(
         self,

@@ -74,7 +74,7 @@ class RankedChoice(ModelChoice):
     def check(self, *strategies: Any) -> None:
         """Check nothing, for the same reason."""
 
-    def load(self, *strategies: Any, is_logged: bool = False) -> tuple[Any, Any]:
+    def load(self, *strategies: Any, is_logged: bool = False, has_media: bool = False) -> tuple[Any, Any]:
         import torch.distributed as dist
 
         from specdec.plugins.registry import load_plugins
@@ -83,7 +83,7 @@ class RankedChoice(ModelChoice):
             dist.init_process_group(timeout=timedelta(seconds=_TIMEOUT))
             self.closing.callback(dist.destroy_process_group)
         try:
-            model, tokenizer = ModelChoice.load(self, *strategies, is_logged=is_logged)
+            model, tokenizer = ModelChoice.load(self, *strategies, is_logged=is_logged, has_media=has_media)
         except ModelError as error:
             if dist.get_rank():  # rank 0 may load it without an error
                 print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)

@@ -245,7 +245,7 @@ def _say(what: str) -> None:
 def _loaded(choice: ModelChoice, *strategies: str) -> tuple[Any, Any]:
     """Load the model and its tokenizer."""
     _say(f"loading {choice.name}")
-    model, tokenizer = choice.load(*strategies)
+    model, tokenizer = choice.load(*strategies, has_media=True)
     if tokenizer is None:
         raise RequestError("the model has no tokenizer, which requests need")
     return model, tokenizer

@@ -20,6 +20,7 @@ from specdec.apps.serving.middleware import RequestMiddleware
 from specdec.apps.serving.responses_api.body import ResponsesBody
 from specdec.apps.serving.schemas import ChatBody, CompletionBody
 from specdec.apps.serving.server import Server
+from specdec.apps.serving.transcriptions.endpoint import FORM
 from specdec.errors import in_one_line
 
 _PAGE_POLICY = (
@@ -120,6 +121,10 @@ def _add_models(app: FastAPI, server: Server) -> None:
     @app.post("/v1/responses", responses=_REFUSED)
     async def responses(body: ResponsesBody, request: Request) -> Response:
         return await server.responses(request)
+
+    @app.post("/v1/audio/transcriptions", responses=_REFUSED, openapi_extra=FORM)
+    async def transcriptions(request: Request) -> Response:
+        return await server.transcriptions.answer(request)
 
     @_get(app, "/v1/models")
     async def models() -> Response:

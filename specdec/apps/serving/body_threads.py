@@ -24,7 +24,7 @@ class BodyThreads:
             (parser, ThreadPoolExecutor(1, f"specdec-{name}")) for name, parser in (("small", small), ("large", large))
         ]
 
-    def run(self, num_bytes: int, work: Callable[[RequestParser], Value]) -> asyncio.Future[Value]:
+    def run(self, num_bytes: float, work: Callable[[RequestParser], Value]) -> asyncio.Future[Value]:
         """Run work in the thread for a body of ``num_bytes``; called on the event loop."""
         parser, executor = self._threads[num_bytes > _LARGE]
         return asyncio.wrap_future(executor.submit(work, parser))

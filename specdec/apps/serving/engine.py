@@ -134,6 +134,8 @@ class ServingEngine:
             job, begins = order
             if begins:
                 self._begin(batch, job)
+                if job.call.inputs is not None:  # encoding them takes time: other texts have a pass before the next
+                    return True
             else:
                 for handle in [handle for handle, text in self._texts.items() if text.job is job]:
                     batch.cancel(handle)
@@ -152,9 +154,10 @@ class ServingEngine:
             return
         call = job.call
         settings = {**call.settings, "seed": [*call.seeds]}
+        prompts = [*call.prompts] if call.inputs is None else [call.inputs] * len(call.prompts)
         try:
             handles = batch.add(
-                [*call.prompts],
+                prompts,
                 proposer=call.proposer,
                 verifier=call.verifier,
                 wants_text=True,

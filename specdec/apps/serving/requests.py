@@ -7,20 +7,21 @@ from typing import Any
 
 from specdec.apps.serving.answer_constraints import AnswerPlan, AnswerPlanner, RequestedAnswer
 from specdec.apps.serving.body_checks import check_chat, check_without_stream
-from specdec.apps.serving.chat_template import is_continuation, template_field, template_options
+from specdec.apps.serving.chat_template import is_continuation, template_options
+from specdec.apps.serving.content_parts import text_of
 from specdec.apps.serving.echo import Echo
 from specdec.apps.serving.errors import ApiError
 from specdec.apps.serving.options import ServerOptions
+from specdec.apps.serving.prompt_encoder import PromptEncoder
 from specdec.apps.serving.sampling_settings import settings_of
-from specdec.apps.serving.schemas import ChatBody, CompletionBody, Prediction, Sampling
+from specdec.apps.serving.schemas import ChatBody, CompletionBody, Sampling
 from specdec.apps.serving.strategy_aliases import StrategyAliases
 from specdec.apps.serving.text_ends import TextEnds
 from specdec.apps.serving.tool_arguments import with_parsed_arguments
 from specdec.constraints.base import Vocabulary
-from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.inputs.processor import ProcessedPrompt
 from specdec.requests.model_defaults import own_eos_token_ids
-from specdec.requests.prompts import encode, text_ids
 from specdec.requests.special_tokens import special_tokens
 from specdec.requests.turn_ends import ends_in_chat
 from specdec.sampling.randomness import seed_of_sample
@@ -37,6 +38,7 @@ class Call:
 
     Attributes:
         prompts: token ids; each prompt occurs ``num_samples`` times in a row.
+        inputs: the prompt of a chat with images or audio, which the model hasn't encoded yet; None for text alone.
         settings: the settings of all prompts, by their names in ``Settings``.
         seeds: one for each prompt.
         strategy: the strategy's name as given by the request or the server's operator.
@@ -65,6 +67,7 @@ class Call:
     reference: Sequence[int] | None = None
     params: tuple[str, str] = ("prompt", "max_tokens")
     has_completion: bool = True
+    inputs: ProcessedPrompt | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -77,7 +80,7 @@ class RequestParser:
 
     Args:
         generator: whose model and strategy serve.
-        tokenizer: used by no other thread.
+        tokenizer, processor: used by no other thread.
         aliases: the strategies that a request may name.
         options: the server's limits.
         own_strategy: the name of the generator's strategy.
@@ -91,6 +94,7 @@ class RequestParser:
         self,
         generator: Generator,
         tokenizer: Any,
+        processor: Any,
         aliases: StrategyAliases,
         options: ServerOptions,
         own_strategy: str,
@@ -100,7 +104,7 @@ class RequestParser:
         self._planner = AnswerPlanner(tokenizer, vocabulary, options.tool_parser)
         self._aliases, self._options, self._own_strategy = aliases, options, own_strategy
         self._shapes = generator.shapes
-        self._longest_piece = max(map(len, tokenizer.get_vocab()))
+        self._encoder = PromptEncoder(tokenizer, processor, generator.shapes, options.max_prompt_tokens)
         self._special = special_tokens(tokenizer)
 
     def check(self, body: Sampling) -> None:
@@ -118,7 +122,7 @@ class RequestParser:
 
     def completion(self, body: CompletionBody) -> Call:
         """Return the call of a checked completion body; raises ApiError if it is refused."""
-        prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
+        prompts = [self._encoder.ids(prompt, "prompt") for prompt in body.prompt]
         most = _COMPLETION_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
         length = most, "max_tokens" if body.max_tokens else "prompt"
         call = self._call(body, prompts, length, body.logprobs, self._planner.completion(body))
@@ -139,27 +143,19 @@ class RequestParser:
             | {"content": message.content or message.refusal or "", "role": _ROLES.get(message.role, message.role)}
             for index, message in enumerate(body.messages)
         ]
-        prompt = self._encoded(messages, "messages", template_options(body))
+        prompt, inputs = self._encoder.chat(messages, template_options(body))
         requested = body.max_completion_tokens or body.max_tokens
         room = self._shapes.context_length - len(prompt) + 1  # the last token takes no position
         most = requested or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"
-        begun = str(messages[-1]["content"]) if is_continuation(body) else None
+        begun = text_of(messages[-1]["content"]) if is_continuation(body) else None
         plan = self._planner.chat(wanted, prompt, begun, shows_special=body.skip_special_tokens is False)
-        call = self._call(body, [prompt], (most, named), num_logprobs, plan)
-        return call if body.prediction is None else replace(call, reference=self._reference(body.prediction, call))
-
-    def _reference(self, prediction: Prediction, call: Call) -> list[int]:
-        """Return the ids of a predicted answer; none if the call's strategy doesn't draft from it."""
-        if not (call.proposer or self._generator.proposer).reads_reference:
-            return []
-        most = self._shapes.context_length  # tokens of the longest answer
-        try:
-            text = prediction.content[: most * self._longest_piece]
-            return text_ids(text, self._tokenizer, add_special_tokens=False)[:most] if text else []
-        except RequestError as error:
-            raise ApiError(400, str(error), "prediction", "invalid_value") from None
+        call = replace(self._call(body, [prompt], (most, named), num_logprobs, plan), inputs=inputs)
+        reads_reference = (call.proposer or self._generator.proposer).reads_reference
+        if body.prediction is None or not reads_reference:
+            return call
+        return replace(call, reference=self._encoder.reference(body.prediction.content))
 
     def _check_bounds(self, body: Sampling) -> None:
         options, count = self._options, body.n or 1
@@ -184,7 +180,7 @@ class RequestParser:
         if body.max_tokens == 0 and not body.echo:
             message = "max_tokens=0 asks for an empty answer: give 1 or more, or echo: true for the prompt alone."
             raise ApiError(400, message, "max_tokens", "invalid_value")
-        most = self._most_prompt_tokens()  # before each id is looked at
+        most = self._encoder.most_tokens  # before each id is looked at
         longest = max((len(prompt) for prompt in body.prompt if isinstance(prompt, list)), default=0)
         if longest > most:
             whose = "this server takes" if self._options.max_prompt_tokens else "the model's maximum context length is"
@@ -201,34 +197,6 @@ class RequestParser:
         # If special tokens are part of the text, a special token in stop is an ordinary stop string.
         special = {} if body.skip_special_tokens is False else self._special
         return TextEnds.of(body, own, special, self._shapes.vocab_size)
-
-    def _encoded(self, prompt: Any, param: str, template: Mapping[str, Any] | None = None) -> list[int]:
-        most = self._most_prompt_tokens()
-        size, longest = _size_of(prompt), most * self._longest_piece
-        if size > longest:  # encoding it would take seconds
-            message = f"The prompt has {size} characters, and none of {most} tokens has more than {longest}."
-            raise ApiError(400, message, param, "context_length_exceeded")
-        try:
-            ids = encode(prompt, self._tokenizer, self._shapes.vocab_size, template or {})
-        except RequestError as error:
-            at_fault = template_field(template) if template and self._is_taken_bare(prompt) else param
-            raise ApiError(400, str(error), at_fault, "invalid_value") from None
-        if self._options.max_prompt_tokens is not None and len(ids) > self._options.max_prompt_tokens:
-            message = f"The prompt has {len(ids)} tokens, and this server takes {self._options.max_prompt_tokens}."
-            raise ApiError(400, message, param, "context_length_exceeded")
-        return ids
-
-    def _is_taken_bare(self, messages: Any) -> bool:
-        """Return True if the template accepts the messages without options."""
-        try:
-            encode(messages, self._tokenizer, self._shapes.vocab_size)
-        except RequestError:
-            return False
-        return True
-
-    def _most_prompt_tokens(self) -> int:
-        positions = self._shapes.context_length
-        return min(self._options.max_prompt_tokens or positions, positions)
 
     def _call(
         self,
@@ -286,10 +254,3 @@ class RequestParser:
         if body.min_tokens and plan.constraint is not None:
             message = "min_tokens and a constraint both decide where the answer may end: leave one out."
             raise ApiError(400, message, "min_tokens", "invalid_value")
-
-
-def _size_of(prompt: Any) -> int:
-    """Return the number of characters of a text or of all messages; 0 for token ids."""
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(each["content"]) for each in prompt if isinstance(each, Mapping))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from specdec.requests.prompts import text_of_part
+from specdec.apps.serving.content_parts import content_of
 
 _MOST_STOPS = 32  # special tokens become ids, and the rest has a limit of its own
 _MOST_MESSAGES = 2048  # OpenAI's
@@ -23,16 +23,18 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _text_of(value: Any) -> str:
-    """Return text, or that of a list of parts."""
-    if isinstance(value, str):
-        return value
+def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError("give text, or a list of parts")
-    texts = [text for part in value if (text := text_of_part(part)) is not None]
-    if len(texts) != len(value):
-        raise ValueError('each part must be {"type": "text", "text": …}: this model reads text alone')
-    return "".join(texts)
+    return value
+
+
+def _text_of(value: Any) -> str:
+    """Return text, or that of a list of parts."""
+    content = value if isinstance(value, str) else content_of(_listed(value))
+    if not isinstance(content, str):
+        raise ValueError('each part must be {"type": "text", "text": …}')
+    return content
 
 
 def _tokens_to_numbers(value: object) -> object:
@@ -181,6 +183,11 @@ class Sampling(Body):
     prompt_cache_retention: str | None = None
 
     @property
+    def has_media(self) -> bool:
+        """True if the request has images or recordings."""
+        return False
+
+    @property
     def num_prompts(self) -> int:
         """Prompts of the request."""
         return 1
@@ -240,8 +247,8 @@ class Message(Body):
 
     @field_validator("content")
     @classmethod
-    def _is_text(cls, value: Any) -> Any:
-        return None if value is None else _text_of(value)
+    def _has_known_parts(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else content_of(_listed(value))
 
 
 class Prediction(Body):
@@ -279,3 +286,7 @@ class ChatBody(Sampling):
     continue_final_message: bool | None = None
 
     prediction: Prediction | None = Field(default=None, description="a text that the answer is expected to resemble")
+
+    @property
+    def has_media(self) -> bool:
+        return any(isinstance(message.content, list) for message in self.messages)

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ from specdec.apps.serving.responses_api.as_chat import parse_responses, renamed
 from specdec.apps.serving.responses_api.response import ResponsesResponse
 from specdec.apps.serving.schemas import ChatBody, CompletionBody, Sampling, StreamOptions
 from specdec.apps.serving.strategy_aliases import StrategyAliases
+from specdec.apps.serving.transcriptions.endpoint import TranscriptionEndpoint
 from specdec.constraints.cache import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
@@ -87,12 +89,13 @@ class Server:
             observe=self.metrics.observe,
             max_guest_size=options.max_strategy_size,
         )
+        self.transcriptions = TranscriptionEndpoint(generator, options, self.admission)
         self._compiler = ConstraintCompiler(copy.deepcopy(generator.tokenizer), generator.shapes.vocab_size)
         # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.
         small, large = (
             RequestParser(
                 generator,
-                copy.deepcopy(generator.tokenizer),
+                *copy.deepcopy((generator.tokenizer, generator.processor)),
                 self.aliases,
                 options,
                 strategy,
@@ -117,6 +120,7 @@ class Server:
             self.engine.stop()
             self._threads.close()
             self._compiler.close()
+            self.transcriptions.close()
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
@@ -186,8 +190,11 @@ class Server:
         self._parser.check(body)
         leave = self.admission.enter(body.num_texts)
         try:
-            encoding = self._threads.run(len(content), lambda parser: endpoint.make(parser, body))
+            size = math.inf if body.has_media else len(content)  # a small file may hold a large image
+            encoding = self._threads.run(size, lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
+            if call.inputs is not None:
+                leave = self.admission.with_inputs(leave, call.inputs.num_bytes)
             if call.plan.constraint is not None:
                 constraint = await self._compiled(call.plan, request)
                 call = replace(call, settings={**call.settings, "constraint": constraint})

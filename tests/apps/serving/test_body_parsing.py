@@ -72,7 +72,7 @@ def test_values_are_counted_whatever_stands_in_strings(value: Any) -> None:
 def test_many_tiny_values_are_refused_before_any_is_encoded(
     served: Served, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("specdec.apps.serving.requests.encode", lambda *_: pytest.fail("it was encoded"))
+    monkeypatch.setattr("specdec.apps.serving.prompt_encoder.encode", lambda *_: pytest.fail("it was encoded"))
     answer = served.post(f"/v1/{path}", {"model": "demo", "prompt": "a", "max_tokens": 1, **fields})
     assert answer.status_code == 400, answer.text
     assert len(answer.text) < 500
@@ -81,7 +81,7 @@ def test_many_tiny_values_are_refused_before_any_is_encoded(
 def test_prompts_of_more_ids_than_the_model_takes_arent_gone_through(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdec.apps.serving.requests.encode", lambda *_: pytest.fail("it was encoded"))
+    monkeypatch.setattr("specdec.apps.serving.prompt_encoder.encode", lambda *_: pytest.fail("it was encoded"))
     answer = served.post("/v1/completions", {**GOOD, "prompt": [[1], [1] * 1_000_000]})
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert "1000000 tokens" in answer.json()["error"]["message"]

@@ -262,7 +262,7 @@ def test_errors_are_the_clients_own_kinds(served: Served, chatting: Served) -> N
     with pytest.raises(openai.BadRequestError, match="text alone"):
         chatting.openai().chat.completions.create(
             model="demo",
-            messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}],
         )
 
 

@@ -327,7 +327,7 @@ def test_log_probabilities_are_those_of_a_chat(chatting: Served, plain: dict[str
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", "item itself"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type", "function_call_output"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-         "input[0].content[0]", "text alone"),
+         "input[0].content[0]", "fetches no images"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "developer"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id", "string"),
         ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[" * 99_999}]},

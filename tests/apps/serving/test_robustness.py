@@ -205,7 +205,7 @@ def test_encoding_waits_behind_admission_and_whoever_leaves_meanwhile_costs_no_t
 
 
 def test_a_prompt_too_long_for_any_tokenizer_isnt_encoded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.apps.serving.requests.encode", lambda *_: pytest.fail("it was encoded"))
+    monkeypatch.setattr("specdec.apps.serving.prompt_encoder.encode", lambda *_: pytest.fail("it was encoded"))
     for path, field, value in (
         ("completions", "prompt", "a" * 1_000_000),
         ("chat/completions", "messages", [{"role": "user", "content": "a" * 1_000_000}]),

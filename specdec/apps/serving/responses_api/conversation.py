@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec.apps.serving.content_parts import Content, content_of, part_of
 from specdec.apps.serving.errors import invalid
 from specdec.apps.serving.tool_arguments import parsed_arguments
-from specdec.requests.prompts import text_of_part
 
 _ROLES = "user", "assistant", "system", "developer"
 Message = dict[str, Any]
@@ -58,7 +58,7 @@ class _Conversation:
                 raise invalid(f"{place}.type", f"{str(kind)[:64]!r} isn't supported: give {known}")
 
     def _add_message(self, item: Mapping[str, Any], place: str) -> None:
-        role, content = item.get("role"), _text_of(item.get("content"), f"{place}.content")
+        role, content = item.get("role"), _content_of(item.get("content"), f"{place}.content")
         if role not in _ROLES:
             raise invalid(f"{place}.role", f"give one of {', '.join(_ROLES)}")
         if role != "assistant":
@@ -97,16 +97,24 @@ class _Conversation:
         return self._turn
 
 
-def _text_of(content: Any, place: str) -> str:
+def _content_of(content: Any, place: str) -> Content:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise invalid(place, "give text, or a list of parts")
-    texts = list(map(text_of_part, content))
-    if None in texts:
-        reason = "give a part of type input_text or output_text: this model reads text alone"
-        raise invalid(f"{place}[{texts.index(None)}]", reason)
-    return "".join(filter(None, texts))
+    for index, part in enumerate(content):
+        try:
+            part_of(part)
+        except ValueError as error:
+            raise invalid(f"{place}[{index}]", str(error)) from None
+    return content_of(content)
+
+
+def _text_of(content: Any, place: str) -> str:
+    found = _content_of(content, place)
+    if not isinstance(found, str):
+        raise invalid(place, "give text: images and recordings are sent in messages")
+    return found
 
 
 def _string(item: Mapping[str, Any], key: str, place: str) -> str:

@@ -1,0 +1,66 @@
+"""What a chat template reads: text or lists of parts, and which options."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MARK = "mark\u2063of\u2063a\u2063question"
+_OF_IMAGES = "'image'", '"image"', "'audio'", '"audio"'
+
+
+def with_parts_if_needed(messages: Sequence[Any], template_of: Any, options: Mapping[str, Any]) -> list[Any]:
+    """Return messages whose text is a list of parts, if the template leaves out any other text, as those of LLaVA do.
+
+    Args:
+        template_of: the tokenizer or processor that has the template.
+        options: of the template.
+    """
+    if not _reads_parts_alone(template_of, options):
+        return [*messages]
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message, Mapping) and isinstance(message.get("content"), str)
+        else message
+        for message in messages
+    ]
+
+
+def _reads_parts_alone(template_of: Any, options: Mapping[str, Any]) -> bool:
+    template = options.get("chat_template") or getattr(template_of, "chat_template", None)
+    if not any(kind in str(template) for kind in _OF_IMAGES):  # all others read text
+        return False
+    forms = _MARK, [{"type": "text", "text": _MARK}]
+    reads_text, reads_parts = (_MARK in _rendered(form, template_of, options) for form in forms)
+    return reads_parts and not reads_text
+
+
+def _rendered(content: Any, template_of: Any, options: Mapping[str, Any]) -> str:
+    begun = {"add_generation_prompt": True, "continue_final_message": False}
+    try:
+        messages = [{"role": "user", "content": content}]
+        return str(template_of.apply_chat_template(messages, tokenize=False, **{**options, **begun}))
+    except Exception:  # templates run third-party code, and may refuse a form
+        return ""
+
+
+def template_variables(template: Any) -> frozenset[str]:
+    """Return the options that a chat template reads; none for a processor that has no template."""
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    if not isinstance(template, str):
+        return frozenset()
+    from jinja2 import Environment, meta
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+
+    class Generation(Extension):
+        """transformers' tag around what an assistant writes."""
+
+        tags = {"generation"}  # noqa: RUF012 - jinja's
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    parsed = Environment(extensions=[Generation, loopcontrols]).parse(template)
+    return frozenset(meta.find_undeclared_variables(parsed))

@@ -1,0 +1,22 @@
+"""Stand-ins for the models and files that the page on images and audio names."""
+
+from pathlib import Path
+
+from tests.support.media_models import hum, llava, noise, png, qwen2_audio, wav
+
+MODELS = {"llava-hf/llava-interleave-qwen-0.5b-hf": llava, "Qwen/Qwen2-Audio-7B-Instruct": qwen2_audio}
+
+
+def with_stand_ins(text: str, folder: Path) -> str:
+    """The text with folders of small random models for hub names; the files that it names are in the folder too."""
+    for name, make in MODELS.items():
+        place = folder / name.rpartition("/")[2]
+        if name in text and not place.is_dir():
+            model, processor = make()
+            model.save_pretrained(place)
+            processor.save_pretrained(place)
+        text = text.replace(name, str(place))
+    for name, content in {"receipt.png": png(noise(1)), "question.wav": wav(hum(1))}.items():
+        if name in text:
+            (folder / name).write_bytes(content)
+    return text
