@@ -81,3 +81,28 @@ def test_a_mask_too_large_to_be_kept_leaves_the_others() -> None:
     first = kept.after_prefix(10, small, 1, marks)
     assert kept.after_prefix(20_000, large, 100, marks).shape == (100, 20_100)
     assert kept.after_prefix(11, small, 1, marks).untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@given(
+    length=st.integers(0, 9),
+    sizes=st.lists(st.integers(1, 5), min_size=3, max_size=3),
+    kinds=st.sampled_from([None, frozenset({"sliding_attention"}), frozenset({"full_attention"})]),
+    other=trees(),
+)
+def test_nodes_of_a_block_see_one_another_in_its_kinds_of_layer(
+    mask: str, length: int, sizes: list[int], kinds: frozenset[str] | None, other: DraftTree
+) -> None:
+    before, inside, after = sizes
+    chain = DraftTree(0)
+    chain.add_chain(0, range(1, before + inside + after))
+    chain.blocks, chain.block_kinds = (range(before, before + inside),), kinds
+    two_kinds = {kind: KINDS[kind] for kind in ("full_attention", "sliding_attention")}
+    shapes = Shapes(6, None, True, two_kinds, torch.float32, torch.device("cpu"))
+    layout = REGISTRY.make("masks", mask).compile([other, chain], [3, length], shapes)
+    for kind in two_kinds:
+        ends = {node: before + inside for node in chain.blocks[0]} if kinds is None or kind in kinds else {}
+        for node in range(len(chain)):
+            last = length + ends.get(node, node + 1)
+            first = 0 if kind == "full_attention" else max(0, length + node - 3)
+            assert visible_positions(layout, kind, 1, node) == [*range(first, last)]

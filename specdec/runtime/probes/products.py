@@ -79,11 +79,10 @@ def _probe(model: PreTrainedModel, seconds: float) -> Products:
 
 def _layers(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield the modules that decoding runs, with their names: without towers for images and audio."""
-    decoder, head = model.get_decoder(), model.get_output_embeddings()
-    if not modalities_of(model) or decoder in (None, model) or head is None:
+    if not modalities_of(model):
         yield from model.named_modules()
         return
-    own = {*decoder.modules(), *head.modules()}
+    own = {*model.get_decoder().modules(), *model.get_output_embeddings().modules()}
     yield from ((name, module) for name, module in model.named_modules() if module in own)
 
 

@@ -1,0 +1,16 @@
+"""The measurement of images and audio: what it counts as a difference."""
+
+import pytest
+
+from benchmarks.exactness import images
+
+
+def test_texts_that_differ_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "STRATEGIES", images.STRATEGIES[:2])
+    assert images.compare("llava", num_texts=2, num_tokens=6) == (16, 0)
+    assert [line.split(" | ")[1:4] for line in capsys.readouterr().out.splitlines()] == [
+        ["fast", "8", "0"],
+        ["exact", "8", "0"],
+    ]
+    monkeypatch.setattr(images, "greedy_texts", lambda model, prompts, num_tokens: [[0]] * len(prompts))
+    assert images.compare("llava", num_texts=2, num_tokens=6) == (16, 8)
