@@ -35,7 +35,7 @@ from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.tables import table
-from specdec import Generator
+from specdec import Generator, Result
 from specdec.apps.comparison.statistics import speed_ratio
 
 PLAIN, AUTO, RIGHT, WRONG = "autoregressive", "auto", "auto, reference", "auto, wrong reference"
@@ -86,7 +86,10 @@ def measure(arguments: argparse.Namespace) -> None:
     rng, common = random.Random(1), {"machine": facts(), "dtype": arguments.dtype, "share": arguments.share}
     with ExitStack() as stack:
         made = {name: stack.enter_context(_generator(name, model, tokenizer, arguments)) for name in NAMES}
-        texts = documents(made[PLAIN], encoded_prompts(arguments, tokenizer), arguments)
+        if not arguments.documents.exists():
+            found = documents(made[PLAIN], encoded_prompts(arguments, tokenizer), arguments)
+            arguments.documents.write_text(json.dumps(found), "utf-8")
+        texts: list[Run] = json.loads(arguments.documents.read_text("utf-8"))
         for generator in made.values():  # what is measured when it is first needed, and packed
             generator.generate(texts[0]["ids"], max_new_tokens=16)
             generator.forget()
@@ -97,12 +100,11 @@ def measure(arguments: argparse.Namespace) -> None:
             runs = dict[str, Run]()
             for name in rng.sample(NAMES, k=len(NAMES)):
                 reference = {PLAIN: None, AUTO: None, RIGHT: right, ALONE: right}.get(name, wrong)
-                began = time.perf_counter()
+                began, began_cpu = time.perf_counter(), time.process_time()
                 result = made[name].generate(prompt, max_new_tokens=most, reference=reference)
-                seconds, stats = time.perf_counter() - began, result.stats
+                times = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - began_cpu}
                 place = {"name": name, "task": task, "index": index, "repeat": repeat}
-                counts = {"tokens": stats.num_tokens, "steps": stats.steps, "nodes": stats.num_nodes}
-                runs[name] = {**common, **place, **counts, "seconds": seconds, "ids": result.token_ids}
+                runs[name] = {**common, **place, **times, **counts(result)}
             plain = runs[PLAIN]["ids"]
             for run in runs.values():
                 run["is_same"] = run.pop("ids") == plain
@@ -111,13 +113,19 @@ def measure(arguments: argparse.Namespace) -> None:
             print(f"{task} {index + 1} of {len(texts)}, repeat {repeat + 1}", file=sys.stderr, flush=True)
 
 
+def counts(result: Result) -> Run:
+    """Return what a run has besides its times."""
+    stats = result.stats
+    return {"tokens": stats.num_tokens, "steps": stats.steps, "nodes": stats.num_nodes, "ids": result.token_ids}
+
+
 def _generator(name: str, model: Any, tokenizer: Any, arguments: argparse.Namespace) -> Generator:
     proposer = {PLAIN: PLAIN, ALONE: "reference"}.get(name, f"auto:num_nodes={arguments.num_nodes}")
     return Generator(model, tokenizer, proposer=proposer, numerics=arguments.numerics, backend=arguments.backend)
 
 
-def report(runs: Sequence[Run]) -> str:
-    """Return a table for each task."""
+def report(runs: Sequence[Run], clock: str) -> str:
+    """Return a table for each task; ``clock`` is the name of the runs' time."""
     parts = []
     for task in dict.fromkeys(run["task"] for run in runs):
         own = {name: [run for run in runs if (run["name"], run["task"]) == (name, task)] for name in NAMES}
@@ -125,13 +133,14 @@ def report(runs: Sequence[Run]) -> str:
         lines = []
         for name, rows in own.items():
             tokens, steps, nodes, seconds = (
-                sum(run[what] for run in rows) for what in ("tokens", "steps", "nodes", "seconds")
+                sum(run[what] for run in rows) for what in ("tokens", "steps", "nodes", clock)
             )
-            each = [other["seconds"] / run["seconds"] for run, other in zip(rows, own[AUTO], strict=True)]
+            each = [other[clock] / run[clock] for run, other in zip(rows, own[AUTO], strict=True)]
             low, middle, high = np.percentile(each, [25, 50, 75])
             lines.append([
                 name, f"{tokens / steps:.2f}", f"{nodes / steps:.1f}", f"{tokens / seconds:.0f}",
-                f"{middle:.2f} [{low:.2f}, {high:.2f}]", str(speed_ratio(_speeds(rows), _speeds(own[AUTO]))),
+                f"{middle:.2f} [{low:.2f}, {high:.2f}]",
+                str(speed_ratio(_speeds(rows, clock), _speeds(own[AUTO], clock))),
                 str(sum(not run["is_same"] for run in rows)),
             ])  # fmt: skip
         heading = "contender", "tokens/step", "nodes/step", "tokens/s", "times auto: median [quartiles]", "of sums"
@@ -139,11 +148,11 @@ def report(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts)
 
 
-def _speeds(runs: Sequence[Run]) -> np.ndarray:
+def _speeds(runs: Sequence[Run], clock: str) -> np.ndarray:
     """Return tokens and seconds by document, (2, documents)."""
     found = {run["index"]: np.zeros(2) for run in runs}
     for run in runs:
-        found[run["index"]] += run["tokens"], run["seconds"]
+        found[run["index"]] += run["tokens"], run[clock]
     return np.array([*found.values()]).T
 
 
@@ -160,6 +169,8 @@ def main() -> None:
     parser.add_argument("--fewest-words", type=int, default=100, help="of a document")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--documents", type=Path, default=Path("build/reference_documents.json"))
+    parser.add_argument("--clock", choices=("seconds", "cpu_seconds"), default="seconds", help="of the tables")
     parser.add_argument("--out", type=Path, default=Path("build/references.jsonl"))
     parser.add_argument("--tables", type=Path, help="only print what this file has")
     arguments = parser.parse_args()
@@ -167,7 +178,7 @@ def main() -> None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         measure(arguments)
     lines = (arguments.tables or arguments.out).read_text("utf-8").splitlines()
-    print(report([json.loads(line) for line in lines]))
+    print(report([json.loads(line) for line in lines], arguments.clock))
 
 
 if __name__ == "__main__":
