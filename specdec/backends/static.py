@@ -141,8 +141,9 @@ class StaticBackend(HFBackend):
             self._prepare(layout)
             inputs = self._inputs(layout)
             self.is_warm = True
-            run = self._replayed if self._graphs.captures and not self._is_hooked else self._called
-            logits, choices, *states = run(inputs, layout)
+            run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top)
+            is_replayed = self._graphs.captures and not self._is_hooked
+            logits, choices, *states = self._replayed(run, inputs) if is_replayed else run(inputs.owned())
         rows, columns = len(layout.lengths), len(layout.columns)
         return Output(
             logits[:rows, :columns],
@@ -168,21 +169,15 @@ class StaticBackend(HFBackend):
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
 
-    def _called(self, inputs: GraphInputs, layout: Layout) -> Outputs:
-        """Run a pass without a graph."""
-        return self._call(inputs.owned(), layout.hidden, layout.num_top)
-
-    def _replayed(self, inputs: GraphInputs, layout: Layout) -> Outputs:
+    def _replayed(self, run: partial[Outputs], inputs: GraphInputs) -> Outputs:
         """Run a pass by a graph's replay, from the second pass of a shape on."""
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
         first = None if place.has_row_numbers else place.first
-        shape = first, place.visible, inputs.numbers.parts, layout.hidden, layout.num_top
-        buffer = layers[0].keys if layers else None
-        run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top)
-        outputs = self._graphs.run(run, inputs, shape, buffer)
+        shape = first, place.visible, inputs.numbers.parts, *run.keywords.items()
+        outputs = self._graphs.run(run, inputs, shape, layers[0].keys if layers else None)
         self.is_warm = self._graphs.is_warm
         return tuple(output.clone() for output in outputs)
 
@@ -241,7 +236,7 @@ class StaticBackend(HFBackend):
             mask[given:, 0, nodes, nodes + layout.lengths[-1]] = 0.0
         return mask
 
-    def _call(self, inputs: GraphInputs, hidden: tuple[int, ...] = (), num_top: int = 0) -> Outputs:
+    def _call(self, inputs: GraphInputs, hidden: tuple[int, ...], num_top: int) -> Outputs:
         """Return the logits, the choices on a device that has to send them to the host, and hidden states."""
         self._placement.rows, self._placement.slots = inputs["rows"], inputs["slots"]
         masks = {kind: inputs[kind] for kind in self.shapes.attention}
