@@ -20,7 +20,6 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.hidden_states import stacked
 from specdec.backends.inputs import Outputs
 from specdec.backends.output import Choices, Output, choices_of
-from specdec.backends.row_inputs import NO_ARGUMENTS
 from specdec.backends.static_cache import StaticPlacement, StaticRaggedCache
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
@@ -143,9 +142,9 @@ class StaticBackend(HFBackend):
             _, more = self._row_inputs.arguments(layout, self.shapes.device)
             inputs = self._inputs(layout, has_inputs=bool(more))
             self.is_warm = True
+            run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top, more=more)
             is_replayed = self._graphs.captures and not self._is_hooked and not more
-            run = self._replayed if is_replayed else partial(self._called, more=more)
-            logits, choices, *states = run(inputs, layout)
+            logits, choices, *states = self._replayed(run, inputs) if is_replayed else run(inputs.owned())
         rows, columns = len(layout.lengths), len(layout.columns)
         return Output(
             logits[:rows, :columns],
@@ -171,21 +170,15 @@ class StaticBackend(HFBackend):
         for row, length in enumerate(layout.lengths, first):
             self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
 
-    def _called(self, inputs: GraphInputs, layout: Layout, more: Mapping[str, Any]) -> Outputs:
-        """Run a pass without a graph."""
-        return self._call(inputs.owned(), layout.hidden, layout.num_top, more)
-
-    def _replayed(self, inputs: GraphInputs, layout: Layout) -> Outputs:
+    def _replayed(self, run: partial[Outputs], inputs: GraphInputs) -> Outputs:
         """Run a pass by a graph's replay, from the second pass of a shape on."""
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
         first = None if place.has_row_numbers else place.first
-        shape = first, place.visible, inputs.numbers.parts, layout.hidden, layout.num_top
-        buffer = layers[0].keys if layers else None
-        run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top)
-        outputs = self._graphs.run(run, inputs, shape, buffer)
+        shape = first, place.visible, inputs.numbers.parts, *run.keywords.items()
+        outputs = self._graphs.run(run, inputs, shape, layers[0].keys if layers else None)
         self.is_warm = self._graphs.is_warm
         return tuple(output.clone() for output in outputs)
 
@@ -250,13 +243,7 @@ class StaticBackend(HFBackend):
             mask[given:, 0, nodes, nodes + layout.lengths[-1]] = 0.0
         return mask
 
-    def _call(
-        self,
-        inputs: GraphInputs,
-        hidden: tuple[int, ...] = (),
-        num_top: int = 0,
-        more: Mapping[str, Any] = NO_ARGUMENTS,
-    ) -> Outputs:
+    def _call(self, inputs: GraphInputs, hidden: tuple[int, ...], num_top: int, more: Mapping[str, Any]) -> Outputs:
         """Return the logits, the choices on a device that has to send them to the host, and hidden states."""
         self._placement.rows, self._placement.slots = inputs["rows"], inputs["slots"]
         masks = {kind: inputs[kind] for kind in self.shapes.attention}

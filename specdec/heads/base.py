@@ -122,39 +122,10 @@ class Continuations(NamedTuple):
     features: torch.Tensor
 
 
-class DraftedTrees(NamedTuple):
-    """Draft trees of several requests, all with the same number of nodes; parents precede their children.
-
-    Attributes:
-        tokens: (requests, nodes) target ids.
-        parents: (requests, nodes) indices of nodes; -1 for children of the root.
-        log_probs: (requests, nodes) the head's log-probability of the path to each node.
-    """
-
-    tokens: np.ndarray
-    parents: np.ndarray
-    log_probs: np.ndarray
-
-
-class DraftSize(NamedTuple):
-    """The size of a draft's levels; the first has ``num_children`` nodes.
-
-    Attributes:
-        width: nodes of a level that are fed, the most probable.
-        num_children: of each of them, at least ``width``.
-        num_levels: including the first.
-    """
-
-    width: int
-    num_children: int
-    num_levels: int
-
-
 class HeadRunner(ABC):
     """Runs a head's passes.
 
     Attributes:
-        drafts_whole: all levels of a draft run in one call, of ``draft``; otherwise each in one of ``run``.
         num_reads: the number of pairs of a pass that only caches; None if torch caches pairs faster without one.
 
     Args:
@@ -163,7 +134,6 @@ class HeadRunner(ABC):
             the whole draft vocabulary, which isn't sorted then.
     """
 
-    drafts_whole: bool = False
     num_reads: int | None = None
 
     def __init__(self, head: DraftHead, num_tokens: int | None) -> None:
@@ -179,17 +149,6 @@ class HeadRunner(ABC):
         """Return the number of slots to reserve where ``count`` are needed."""
         return -(-count // 128) * 128
 
-    def buffers(self, requests: int, num_slots: int) -> KeyValues | None:
-        """Return memory for a draft's keys and values; None (default) if passes run as well in any other memory.
-
-        Its slots are finite. It may be used until the next call.
-
-        Args:
-            requests: the number of requests in the draft.
-            num_slots: that are needed for each; more may be returned.
-        """
-        return None
-
     @abstractmethod
     def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
         """Run a pass, and write the pairs' keys and values to their slots.
@@ -199,17 +158,6 @@ class HeadRunner(ABC):
             cache: the keys and values of earlier pairs; finite in all slots.
             noise: None for the head's own probabilities.
         """
-
-    def draft(self, pairs: Pairs, cache: KeyValues, size: DraftSize, noise: Noise | None) -> DraftedTrees:
-        """Run all levels of a draft, and return their candidates in the order of levels; called if ``drafts_whole``.
-
-        Args:
-            pairs: as of ``run``, with ``fuses`` and ``last``.
-            cache: as of ``run``, with room for the levels.
-            size: of the draft.
-            noise: of each level.
-        """
-        raise NotImplementedError
 
 
 class HeadRunners(ABC):

@@ -7,22 +7,63 @@ runner drafts all levels in one call.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from specdec.heads.base import Continuations, DraftedTrees, DraftSize, HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.pair_cache import PairCache, zeros_like
+from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.first_pass import first_pass, new_pairs
+from specdec.heads.pair_cache import PairCache
 
 # The noise of the position after a number of drafted tokens.
 NoiseAt = Callable[[int], Noise | None]
 # The children of fed nodes: called with what a pass returned and the nodes' candidates, (requests, nodes), -1 for the
 # root; returns tokens and log-probabilities, (requests, nodes, children).
 Choose = Callable[[Continuations, np.ndarray], tuple[np.ndarray, np.ndarray]]
-Found = TypeVar("Found")
+
+
+class DraftedTrees(NamedTuple):
+    """Draft trees of several requests, all with the same number of nodes; parents precede their children.
+
+    Attributes:
+        tokens: (requests, nodes) target ids.
+        parents: (requests, nodes) indices of nodes; -1 for children of the root.
+        log_probs: (requests, nodes) the head's log-probability of the path to each node.
+    """
+
+    tokens: np.ndarray
+    parents: np.ndarray
+    log_probs: np.ndarray
+
+
+class DraftSize(NamedTuple):
+    """The size of a draft's levels; the first has ``num_children`` nodes.
+
+    Attributes:
+        width: nodes of a level that are fed, the most probable.
+        num_children: of each of them, at least ``width``.
+        num_levels: including the first.
+    """
+
+    width: int
+    num_children: int
+    num_levels: int
+
+
+class WholeDrafts(HeadRunner):
+    """A runner that drafts all levels in one call."""
+
+    @abstractmethod
+    def draft(self, pairs: Pairs, caches: Sequence[PairCache], size: DraftSize, noise: Noise | None) -> DraftedTrees:
+        """Append pairs to the caches, and return the candidates of all levels after the last pair of each request.
+
+        Args:
+            pairs: of ``new_pairs``.
+            caches: one per request.
+            size: of the draft.
+            noise: of each level.
+        """
 
 
 def grow(
@@ -53,83 +94,6 @@ def grow(
     return growth.best(num_nodes)
 
 
-def first_pass(
-    runner: HeadRunner,
-    caches: Sequence[PairCache],
-    states: Sequence[torch.Tensor],
-    tokens: Sequence[Sequence[int]],
-    run: Callable[[Pairs, KeyValues], Found],
-    num_slots: int = 0,
-) -> tuple[Found, KeyValues, np.ndarray]:
-    """Append pairs to the caches in a pass that drafts after the last of them.
-
-    Args:
-        runner, caches, states, tokens: as for ``TreeGrowth``.
-        run: runs the pass.
-        num_slots: slots that the runner needs after the pairs.
-
-    Returns:
-        What ``run`` returned; the keys and values of all requests; and the numbers of their pairs, (requests,).
-    """
-    counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
-    num_rows = int(counts.max())
-    cache = _reserved(runner, caches, runner.num_slots(int(starts.max()) + num_rows + num_slots))
-    pairs = Pairs(
-        _padded(tokens, num_rows),
-        starts[:, None] + np.arange(num_rows),
-        starts,
-        _padded_states(states, caches[0].keys.dtype),
-        fuses=True,
-        last=counts - 1,
-    )
-    found = run(pairs, cache)
-    _append_written(caches, cache, starts, counts)
-    return found, cache, starts + counts
-
-
-def _padded(tokens: Sequence[Sequence[int]], num_rows: int) -> np.ndarray:
-    """Return the requests' tokens, (requests, num_rows), with zeros after the shorter ones."""
-    if len(tokens) == 1:
-        return np.array(tokens)
-    ids = np.zeros((len(tokens), num_rows), np.int64)
-    for row, new in enumerate(tokens):
-        ids[row, : len(new)] = new
-    return ids
-
-
-def _padded_states(states: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """Return the requests' states, (requests, rows, states size), with zeros after the shorter ones."""
-    if len(states) == 1:
-        return states[0][None].to(dtype)
-    return pad_sequence([each.to(dtype) for each in states], batch_first=True)
-
-
-def _reserved(runner: HeadRunner, caches: Sequence[PairCache], num_slots: int) -> KeyValues:
-    """Return the caches' keys and values, with at least ``num_slots`` slots, in the runner's memory if it has any.
-
-    If it has none, those of one request are in the cache's own memory.
-    """
-    stacked = runner.buffers(len(caches), num_slots)
-    if stacked is None and len(caches) == 1:
-        return caches[0].reserve(num_slots)
-    parts = [cache.reserve(0) for cache in caches]
-    if stacked is None:
-        stacked = KeyValues(*(zeros_like(each, len(parts), num_slots) for each in parts[0]))
-    for row, (cache, part) in enumerate(zip(caches, parts, strict=True)):
-        for into, each in zip(stacked, part, strict=True):
-            into[row, :, : len(cache)] = each[0, :, : len(cache)]
-    return stacked
-
-
-def _append_written(caches: Sequence[PairCache], written: KeyValues, starts: np.ndarray, counts: np.ndarray) -> None:
-    """Append the keys and values that a pass has written to the caches."""
-    if written is caches[0].reserve(0):
-        caches[0].advance(int(counts[0]))
-        return
-    for row, (cache, start, count) in enumerate(zip(caches, starts.tolist(), counts.tolist(), strict=True)):
-        cache.append(*(each[row, :, start : start + count].transpose(0, 1) for each in written))
-
-
 def first_returned(num_children: int) -> Choose:
     """Return the choice of the most probable children, of a runner that returns these first."""
     return lambda found, _: (found.tokens[..., :num_children], found.log_probs[..., :num_children])
@@ -148,11 +112,10 @@ def begin(
 
     The children of a node are the most probable tokens. At most ``size.num_levels - 1`` levels may be fed.
     """
-    if not runner.drafts_whole:
+    if not isinstance(runner, WholeDrafts):
         return TreeGrowth(runner, caches, states, tokens, size.width, noise, first_returned(size.num_children))
-    run = partial(runner.draft, size=size, noise=Noise.joined(map(noise, range(size.num_levels))))
-    found, *_ = first_pass(runner, caches, states, tokens, run, (size.num_levels - 1) * size.width)
-    return WholeDraft(found, size)
+    joined = Noise.joined(map(noise, range(size.num_levels)))
+    return WholeDraft(runner.draft(new_pairs(caches, states, tokens), caches, size, joined), size)
 
 
 class Growth(ABC):
@@ -242,8 +205,7 @@ class TreeGrowth(Growth):
     ) -> None:
         self._runner, self.width, self._noise = runner, width, noise
         self._choose = choose or first_returned(runner.num_tokens)
-        run = partial(runner.run, noise=noise(0))
-        found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, run)
+        found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
         self._rows = np.arange(len(caches))[:, None]
         drafted, log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
         super().__init__(DraftedTrees(drafted, np.full_like(drafted, -1), log_probs))

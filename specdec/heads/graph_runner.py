@@ -5,6 +5,7 @@ are padded to a few sizes, and drafts are made in memory of the runner, which gr
 sends its numbers in one copy, and its candidates come back in another one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,10 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specdec.heads.base import DraftedTrees, DraftSize, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.base import HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.drafting import DraftedTrees, DraftSize, WholeDrafts
+from specdec.heads.first_pass import append_written, write_cached
+from specdec.heads.pair_cache import PairCache
 from specdec.heads.pair_head import LayerInputs, PairHead
 from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
 from specdec.machine.cuda_graphs import GraphInputs, Graphs, Outputs, power_of_two, slot_bucket
@@ -20,7 +24,6 @@ from specdec.machine.number_block import NumberBlock
 
 _LEAST_SLOTS = 1024  # of the memory, which moves rarely then
 _LEAST_PAIRS = 8  # of a draft: one shape, and so one capture, for the usual numbers
-_SPARE_SLOTS = 64  # for pairs of padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,11 @@ def inputs_of(pairs: Pairs, shape: DraftShape, noise: Noise | None) -> GraphInpu
     return GraphInputs(NumberBlock.of(numbers, device.type == "cuda"), tensors, device)
 
 
-class GraphRunner(TorchRunner):
+class GraphRunner(TorchRunner, WholeDrafts):
     """Runs a head by torch in drafts of fixed shapes, which are those of ``TorchRunner`` up to rounding.
 
-    Drafts use the memory of ``buffers``. Graphs are dropped when it has to grow or the head's weights move.
+    Graphs are dropped when the memory of drafts has to grow or the head's weights move.
     """
-
-    drafts_whole = True
 
     def __init__(self, head: PairHead, num_tokens: int) -> None:
         super().__init__(head, num_tokens)
@@ -83,20 +84,31 @@ class GraphRunner(TorchRunner):
         self._weights = [*head.parameters(), *head.buffers()]
         self._places: list[int] = []  # of the weights
         self._memory = head.no_key_values()
-        self._lent: KeyValues | None = None
         self._is_finite = True  # what was written to the memory
 
     @property
     def notes(self) -> tuple[str, ...]:
         return (f"the head drafts without CUDA graphs: {self._graphs.fault}",) if self._graphs.fault else ()
 
-    def buffers(self, requests: int, num_slots: int) -> KeyValues:
+    @torch.inference_mode()
+    def draft(self, pairs: Pairs, caches: Sequence[PairCache], size: DraftSize, noise: Noise | None) -> DraftedTrees:
+        shape = DraftShape.of(pairs, size, noise)
+        self._make_room(shape.rows, max(shape.slots, int(pairs.starts.max()) + shape.pairs))  # padding is written, too
+        write_cached(caches, self._memory)
+        draft, inputs = partial(self._draft, shape=shape), inputs_of(pairs, shape, noise)
+        (candidates,) = self._graphs.run(draft, inputs, shape, self._memory.keys)
+        append_written(caches, self._memory, pairs)
+        ids, parents, log_probs = candidates.cpu().numpy()[:, : len(caches)]
+        # Padding and hidden slots have what earlier drafts left there, from which NaN would spread.
+        self._is_finite &= bool(np.isfinite(log_probs).all())
+        return DraftedTrees(ids.astype(np.int64), parents.astype(np.int64), log_probs)
+
+    def _make_room(self, num_rows: int, num_slots: int) -> None:
+        """Make room for drafts, whose slots are finite."""
         if (places := [each.data_ptr() for each in self._weights]) != self._places:
             self._graphs.forget()
             self._places = places
-        num_slots = slot_bucket(num_slots + _SPARE_SLOTS)
-        needed = power_of_two(requests), power_of_two(max(num_slots, _LEAST_SLOTS))
-        held = len(self._memory.keys), self._memory.keys.shape[2]
+        needed, held = (num_rows, power_of_two(max(num_slots, _LEAST_SLOTS))), self._memory.keys.shape[::2]
         if not self._is_finite or any(size < least for size, least in zip(held, needed, strict=True)):
             rows, slots = map(max, held, needed)
             with torch.inference_mode(False):  # or it couldn't be written to outside
@@ -104,20 +116,6 @@ class GraphRunner(TorchRunner):
                     *(each.new_zeros((rows, each.shape[1], slots, each.shape[3])) for each in self._memory)
                 )
             self._is_finite = True
-        self._lent = KeyValues(*(each[:requests, :, :num_slots] for each in self._memory))
-        return self._lent
-
-    @torch.inference_mode()
-    def draft(self, pairs: Pairs, cache: KeyValues, size: DraftSize, noise: Noise | None) -> DraftedTrees:
-        assert cache is self._lent, "drafts are made in the runner's memory"
-        shape = DraftShape.of(pairs, size, noise)
-        assert int(pairs.starts.max()) + shape.pairs <= cache.keys.shape[2], "padding is written, too"
-        draft = partial(self._draft, shape=shape)
-        (candidates,) = self._graphs.run(draft, inputs_of(pairs, shape, noise), shape, self._memory.keys)
-        tokens, parents, log_probs = candidates.cpu().numpy()[:, : len(pairs.tokens)]
-        # Padding and hidden slots have what earlier drafts left there, from which NaN would spread.
-        self._is_finite &= bool(np.isfinite(log_probs).all())
-        return DraftedTrees(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
 
     @torch.inference_mode()
     def _draft(self, inputs: GraphInputs, shape: DraftShape) -> Outputs:

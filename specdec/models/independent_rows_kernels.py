@@ -158,6 +158,10 @@ def multiply(
 def _tile(x: torch.Tensor, num_columns: int, is_gated: bool) -> tuple[int, int]:
     """Return the rows and columns of a tile; any tile fits into 100 kilobytes, which all GPUs from Ampere on have."""
     columns = 16 if num_columns <= _FEW_COLUMNS else 32 if num_columns <= _COLUMNS or is_gated else 64
-    has_neutral = not x.is_cuda or _AMPERE <= torch.cuda.get_device_capability(x.device) < _BLACKWELL
-    is_neutral = has_neutral and x.element_size() == 2
-    return _MANY_ROWS if is_neutral and len(x) > _MANY_ROWS // 2 else _LEAST_ROWS, columns
+    return _MANY_ROWS if takes_large_tiles(x) and len(x) > _MANY_ROWS // 2 else _LEAST_ROWS, columns
+
+
+def takes_large_tiles(x: torch.Tensor) -> bool:
+    """Return True if tiles of products with these rows may be of any size without a change of bits."""
+    is_between = not x.is_cuda or _AMPERE <= torch.cuda.get_device_capability(x.device) < _BLACKWELL
+    return is_between and x.element_size() == 2

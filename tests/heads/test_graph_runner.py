@@ -11,8 +11,8 @@ import torch
 from specdec import Generator
 from specdec.backends.hf import HFBackend
 from specdec.heads import graph_runner
-from specdec.heads.base import DraftedTrees, DraftSize, HeadRunners, KeyValues, Noise
-from specdec.heads.drafting import begin, grow
+from specdec.heads.base import HeadRunners, Noise
+from specdec.heads.drafting import DraftedTrees, DraftSize, begin, grow
 from specdec.heads.graph_runner import GraphRunner, runner_by_torch
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.pair_head import PairHead
@@ -28,11 +28,10 @@ WIDTH_DEPTH_NODES = (3, 3, 12), (1, 4, 4), (4, 2, 9)
 class StaleRunner(GraphRunner):
     """Begins each draft in memory whose other slots are arbitrary."""
 
-    def buffers(self, requests: int, num_slots: int) -> KeyValues:
-        found = super().buffers(requests, num_slots)
+    def _make_room(self, num_rows: int, num_slots: int) -> None:
+        super()._make_room(num_rows, num_slots)
         for each in self._memory:
             each.fill_(10.0)
-        return found
 
 
 class PretendGraph:
@@ -202,7 +201,7 @@ def test_graphs_are_dropped_when_weights_move(graphs: type[PretendGraph]) -> Non
     check_drafts(head, runner, [[1]] * 6)
     assert runner._graphs._graphs
     head.lm_head.weight.data = 2 * head.lm_head.weight.data
-    runner.buffers(1, 9)
+    runner._make_room(1, 9)
     assert not runner._graphs._graphs
 
 

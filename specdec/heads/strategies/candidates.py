@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec.heads.base import DraftedTrees, Noise
+from specdec.heads.base import Noise
+from specdec.heads.drafting import DraftedTrees
 from specdec.strategies.request import Request
 from specdec.tree import ROOT, DraftTree
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from specdec.heads.base import DraftSize, HeadRunner
-from specdec.heads.drafting import Growth, begin
+from specdec.heads.base import HeadRunner
+from specdec.heads.drafting import DraftSize, Growth, begin
 from specdec.heads.pair_cache import PairCache, prefill
 from specdec.heads.strategies.candidates import Candidates, DraftNoise, fetched, prior
 from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters

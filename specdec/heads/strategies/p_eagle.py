@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from specdec.heads.drafting import first_pass
 from specdec.heads.eagle3_folder import REMEDIES, read_p_eagle_head
 from specdec.heads.files import check_folder
+from specdec.heads.first_pass import first_pass
 from specdec.heads.p_eagle import PEagleHead, PEagleRunner
 from specdec.heads.pair_head import PairHead
 from specdec.heads.precision import AUTO, Precision
@@ -103,7 +103,6 @@ class PEagleEngine(HeadEngine):
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids).of_next(self._depth)
         caches = [drafter.cache for drafter in ready]
-        run = partial(self._runner.run, noise=noise)
-        found, *_ = first_pass(self._runner, caches, states, tokens, run, self._depth - 1)
+        found, *_ = first_pass(self._runner, caches, states, tokens, noise, self._depth - 1)
         levels = zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True)
         return [Levels(*each).candidates(num_nodes, depth) for each, depth in zip(levels, depths.values(), strict=True)]

@@ -8,8 +8,8 @@ A node's bits are those that it has alone: its keys are added in the order of po
 same borders for all nodes, and what it doesn't see changes no bit, as long as it is finite. Sums are accumulators of
 products, whose bits don't depend on tiles in half precision: tensor cores add a fixed number of products at a time
 (MMA-Sim, arXiv 2511.10909).
-In float32, and on Blackwell, whose large tiles have another instruction, all tiles have one size. The compiler may not
-fuse multiplications and additions, as it might do so in one kernel and not in another.
+In float32, on GPUs before Ampere, and on Blackwell, whose large tiles have another instruction, all tiles have one
+size. The compiler may not fuse multiplications and additions, as it might do so in one kernel and not in another.
 """
 
 import torch
@@ -18,6 +18,7 @@ import triton.language as tl
 
 from specdec.masks.base import AttentionKind
 from specdec.masks.slot_table.kernel import CHUNK, FIRST, NUM_HEADER, PREFIX, ROW, STOP
+from specdec.models.independent_rows_kernels import takes_large_tiles
 
 _MOST_PROGRAMS = 128  # of tiles and groups in passes that are split; more keep a GPU busy by themselves
 _MOST_NUMBERS = 2**26  # written for all chunks, 256 MB; passes with more aren't split either
@@ -195,8 +196,7 @@ def attend(
     query, key, value = (states if states.stride(3) == 1 else states.contiguous() for states in (query, key, value))
     out, num_chunks = query.new_empty(rows, width, heads, size), -(-slots // CHUNK)
     of_group = heads // groups
-    is_old = not query.is_cuda or torch.cuda.get_device_capability(query.device) < (10, 0)
-    is_tall = is_old and query.element_size() == 2 and of_group * width > 32 and num_chunks > 1
+    is_tall = takes_large_tiles(query) and of_group * width > 32 and num_chunks > 1
     nodes = max(1, (64 if is_tall else 16) // of_group)  # products have 16 rows at least, those of warp groups 64
     tiles = rows * -(-width // nodes)
     # Split passes have a program for each chunk; in others a tile's program goes through its chunks.

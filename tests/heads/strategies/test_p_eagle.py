@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec import DraftTree, Generator, ModelError
-from specdec.heads.drafting import first_pass
 from specdec.heads.eagle3_folder import read_p_eagle_head
 from specdec.heads.files import TargetWeights
+from specdec.heads.first_pass import first_pass
 from specdec.heads.p_eagle import PEagleRunner
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.strategies.eagle import EagleProposer
@@ -164,8 +164,7 @@ def test_a_pass_of_a_ragged_batch_is_the_references(model: Any, folder: Path) ->
         append(head, cache, own[: stop // 2], text[: stop // 2])
         append(head, cache, own[stop // 2 : stop], text[stop // 2 : stop])
     new = [(own[stop:], text[stop:].tolist()) for own, text, stop in zip(states, texts, num_cached, strict=True)]
-    runner = PEagleRunner(head, 5, depth)
-    found, _, lengths = first_pass(runner, caches, *zip(*new, strict=True), runner.run, depth - 1)
+    found, _, lengths = first_pass(PEagleRunner(head, 5, depth), caches, *zip(*new, strict=True), None, depth - 1)
     assert lengths.tolist() == [len(cache) for cache in caches] == [len(text) for text in texts]
     for row, (text, own) in enumerate(zip(texts, states, strict=True)):
         log_probs = p_eagle_log_probs(tensors, settings, embeddings, own, text.tolist(), depth)
