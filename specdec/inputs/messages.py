@@ -61,7 +61,8 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
     is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
     options = {"add_generation_prompt": not is_continued, "continue_final_message": is_continued, **template}
     try:
-        known = _OF_TEMPLATES | template_variables(options.get("chat_template") or processor.chat_template)
+        given = options.get("chat_template") or getattr(processor, "chat_template", None)
+        known = _OF_TEMPLATES | template_variables(given)
         read = {name: value for name, value in options.items() if name in known}
         plain = with_parts_if_needed(plain, processor, read)
         encoded = processor.apply_chat_template(plain, tokenize=True, return_dict=True, return_tensors="pt", **read)

@@ -1,6 +1,7 @@
 """Images and recordings in requests: the answers of transformers' own ``generate``, and refusals in a line."""
 
 import base64
+import copy
 import re
 import socket
 import threading
@@ -21,13 +22,13 @@ NUM_NEW = 12
 
 @pytest.fixture(scope="module", name="seeing")
 def _seeing() -> Iterator[Served]:
-    with serving(Generator(*llava())) as running:
+    with serving(Generator(*copy.deepcopy(llava()))) as running:
         yield running
 
 
 @pytest.fixture(scope="module", name="hearing")
 def _hearing() -> Iterator[Served]:
-    with serving(Generator(*qwen2_audio())) as running:
+    with serving(Generator(*copy.deepcopy(qwen2_audio()))) as running:
         yield running
 
 
