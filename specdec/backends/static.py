@@ -142,9 +142,9 @@ class StaticBackend(HFBackend):
             _, more = self._row_inputs.arguments(layout, self.shapes.device)
             inputs = self._inputs(layout, has_inputs=bool(more))
             self.is_warm = True
-            run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top, more=more)
+            run = partial(self._call, hidden=layout.hidden, num_top=layout.num_top)
             is_replayed = self._graphs.captures and not self._is_hooked and not more
-            logits, choices, *states = self._replayed(run, inputs) if is_replayed else run(inputs.owned())
+            logits, choices, *states = self._replayed(run, inputs) if is_replayed else run(inputs.owned(), more=more)
         rows, columns = len(layout.lengths), len(layout.columns)
         return Output(
             logits[:rows, :columns],
@@ -243,7 +243,9 @@ class StaticBackend(HFBackend):
             mask[given:, 0, nodes, nodes + layout.lengths[-1]] = 0.0
         return mask
 
-    def _call(self, inputs: GraphInputs, hidden: tuple[int, ...], num_top: int, more: Mapping[str, Any]) -> Outputs:
+    def _call(
+        self, inputs: GraphInputs, hidden: tuple[int, ...], num_top: int, more: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> Outputs:
         """Return the logits, the choices on a device that has to send them to the host, and hidden states."""
         self._placement.rows, self._placement.slots = inputs["rows"], inputs["slots"]
         masks = {kind: inputs[kind] for kind in self.shapes.attention}
