@@ -20,6 +20,7 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.hidden_states import stacked
 from specdec.backends.inputs import Outputs
 from specdec.backends.output import Choices, Output, choices_of
+from specdec.backends.row_inputs import NO_ARGUMENTS
 from specdec.backends.static_cache import StaticPlacement, StaticRaggedCache
 from specdec.backends.supported_passes import SupportedPasses
 from specdec.errors import ModelError
