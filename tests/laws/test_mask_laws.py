@@ -101,7 +101,7 @@ def test_nodes_of_a_block_see_one_another_in_its_kinds_of_layer(
     shapes = Shapes(6, None, True, two_kinds, torch.float32, torch.device("cpu"))
     layout = REGISTRY.make("masks", mask).compile([other, chain], [3, length], shapes)
     for kind in two_kinds:
-        ends = {node: before + inside for node in chain.blocks[0]} if kinds is None or kind in kinds else {}
+        ends = dict.fromkeys(chain.blocks[0], before + inside) if kinds is None or kind in kinds else {}
         for node in range(len(chain)):
             last = length + ends.get(node, node + 1)
             first = 0 if kind == "full_attention" else max(0, length + node - 3)
