@@ -568,8 +568,8 @@ MUTATIONS = (
         "specdec/decoding/prefix_cache.py",
         (
             (
-                "block = self._blocks.get((block, tuple(text[start : start + _BLOCK])))",
-                "block = {key: one for (_, key), one in self._blocks.items()}.get(tuple(text[start : start + _BLOCK]))",
+                "block = self._blocks.get((block, _content(text, inputs, end)))",
+                "block = {key: one for (_, key), one in self._blocks.items()}.get(_content(text, inputs, end))",
             ),
         ),
         (REUSE,),

@@ -135,7 +135,7 @@ def patches_of_hunyuan(rng: torch.Generator) -> Medium:
     """Features of four patches each, with one at the end of each row and one at both ends of the image."""
     _, tensors = grids(rng, 48)
     _, height, width = tensors["image_grid_thw"][0].tolist()
-    return [IMAGE] * (height // 2 * (width // 2 + 1) + 2), tensors
+    return [START, *[IMAGE] * (height // 2 * (width // 2 + 1) + 2), END], tensors
 
 
 def crops_of_molmo(rng: torch.Generator) -> Medium:

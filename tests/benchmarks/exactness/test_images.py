@@ -12,5 +12,5 @@ def test_texts_that_differ_are_counted(capsys: pytest.CaptureFixture[str], monke
         ["fast", "8", "0"],
         ["exact", "8", "0"],
     ]
-    monkeypatch.setattr(images, "greedy_texts", lambda model, prompts, num_tokens: [[0]] * len(prompts))
+    monkeypatch.setattr(images, "greedy_texts", lambda _, prompts, __: [[0]] * len(prompts))
     assert images.compare("llava", num_texts=2, num_tokens=6) == (16, 8)
