@@ -945,6 +945,18 @@ MUTATIONS = (
         ("tests/decoding/test_static_steps.py",),
     ),
     Mutation(
+        "a drafted node sees another branch than its own",
+        "specdec/heads/graph_runner.py",
+        (("visible = visible[rows, parents] |", "visible = visible[rows, 0 * parents] |"),),
+        ("tests/heads/test_graph_runner.py",),
+    ),
+    Mutation(
+        "memory that runs out in a capture isn't told",
+        "specdec/machine/cuda_graphs.py",
+        (("self.fault = memory, bool(short), short or in_one_line(error)", "self.fault = memory, bool(short), \"\""),),
+        ("tests/decoding/test_static_steps.py",),
+    ),
+    Mutation(
         "a graph for each length of a text",
         "specdec/backends/static.py",
         (("place.visible, needed = 0, needed if needed > held else 0", "place.visible = slot_bucket(needed)"),),
