@@ -1,7 +1,7 @@
 """What a reference gains, and what a wrong one costs: an earlier transcript, and a text to correct.
 
     python -m benchmarks references --model smollm2 --dtype float32 --chat --prompts spec_bench.jsonl \\
-        --category writing summarization --num-prompts 20 --out build/references.jsonl
+        --per-category 4 --fewest-words 50 --max-new-tokens 128 --threads 1 --out build/references.jsonl
     python -m benchmarks references --tables build/references.jsonl
 
 The model's greedy answers are the documents; a script changes some of their words: replaced by a word of another
@@ -12,10 +12,11 @@ document, left out, or written twice.
   over, after some words of it, and mostly copies the draft. ``auto`` finds it in the prompt.
 
 Contenders, each with a generator of its own for the whole run: plain decoding, ``auto`` without a reference, with the
-changed document, with a wrong reference (another document), and with right and wrong ones in turn, of which the wrong
-ones are reported. All decode a prompt in random order before the next prompt. Speed is tokens per second of whole
-requests, as a ratio to ``auto`` without a reference on the same prompt: the median over prompts and repeats, with
-quartiles, and the ratio of sums with a bootstrap interval.
+changed document, with a wrong reference (another document), and with wrong ones each after another document's right
+one. All decode a prompt in random order before the next prompt. Speed is tokens per second of whole requests, as a
+ratio to ``auto`` without a reference on the same prompt: the median over prompts and repeats, with quartiles, and the
+ratio of sums with a bootstrap interval. On a machine with other work, ``--threads 1`` and ``--clock cpu_seconds``
+compare the processor's time.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from specdec import Generator, Result
 from specdec.apps.comparison.statistics import speed_ratio
 
 PLAIN, AUTO, RIGHT, WRONG = "autoregressive", "auto", "auto, reference", "auto, wrong reference"
-IN_TURN, ALONE = "auto, wrong reference after a right one", "reference alone"
+IN_TURN, ALONE = "auto, wrong references among right ones", "reference alone"
 NAMES = PLAIN, AUTO, RIGHT, ALONE, WRONG, IN_TURN
 TASKS = "transcript", "correction"
 Run = dict[str, Any]
@@ -83,9 +84,10 @@ def prompt_of(task: str, document: Run, tokenizer: Any) -> list[int]:
 def measure(arguments: argparse.Namespace) -> None:
     """Append a line per contender, task, document and repeat to ``--out``."""
     model, tokenizer = load_model(arguments)
+    names = [PLAIN, AUTO, *(name for name in NAMES[2:] if name in arguments.contender)]
     rng, common = random.Random(1), {"machine": facts(), "dtype": arguments.dtype, "share": arguments.share}
     with ExitStack() as stack:
-        made = {name: stack.enter_context(_generator(name, model, tokenizer, arguments)) for name in NAMES}
+        made = {name: stack.enter_context(_generator(name, model, tokenizer, arguments)) for name in names}
         if not arguments.documents.exists():
             found = documents(made[PLAIN], encoded_prompts(arguments, tokenizer), arguments)
             arguments.documents.write_text(json.dumps(found), "utf-8")
@@ -96,9 +98,11 @@ def measure(arguments: argparse.Namespace) -> None:
         for repeat, task, index in product(range(arguments.repeats), arguments.task, range(len(texts))):
             right, wrong = texts[index]["changed"], texts[(index + len(texts) // 2) % len(texts)]["text"]
             prompt, most = prompt_of(task, texts[index], tokenizer), arguments.max_new_tokens
-            made[IN_TURN].generate(prompt, max_new_tokens=most, reference=right)
+            if IN_TURN in names:
+                before = prompt_of(task, texts[index - 1], tokenizer)
+                made[IN_TURN].generate(before, max_new_tokens=most, reference=texts[index - 1]["changed"])
             runs = dict[str, Run]()
-            for name in rng.sample(NAMES, k=len(NAMES)):
+            for name in rng.sample(names, k=len(names)):
                 reference = {PLAIN: None, AUTO: None, RIGHT: right, ALONE: right}.get(name, wrong)
                 began, began_cpu = time.perf_counter(), time.process_time()
                 result = made[name].generate(prompt, max_new_tokens=most, reference=reference)
@@ -132,6 +136,8 @@ def report(runs: Sequence[Run], clock: str) -> str:
         parts.append(f"{task}, {runs[0]['dtype']}, {len({run['index'] for run in own[AUTO]})} documents")
         lines = []
         for name, rows in own.items():
+            if not rows:
+                continue
             tokens, steps, nodes, seconds = (
                 sum(run[what] for run in rows) for what in ("tokens", "steps", "nodes", clock)
             )
@@ -160,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
     add_prompt_options(parser)
+    parser.add_argument("--contender", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--task", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--numerics", choices=("exact", "fast", "auto"), default="auto")
     parser.add_argument("--backend", default="hf")
