@@ -8,9 +8,11 @@ import torch
 
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
+from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
 from specdec.inputs.features import Features
 from specdec.inputs.placeholders import PlaceholderInputs
+from specdec.models.decoder_view import decoder_of
 
 ENCODED = "mm_encoder_outputs"
 _MODALITIES = "image", "video", "audio"
@@ -50,8 +52,10 @@ def prepared_rows(
     Raises:
         RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
     """
-    token_ids = placeholder_ids(model)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    if given.get(ENCODER_OUTPUT) is not None:
+        return [*encoded_rows(decoder_of(model), texts, paddings, given)]
+    token_ids = placeholder_ids(model)
     encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
     features = _by_row(encoded, texts, token_ids)
     unencoded = {token for modality, token in token_ids.items() if modality not in encoded}

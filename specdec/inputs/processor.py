@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from specdec.errors import RequestError, in_one_line
+from specdec.inputs.encoded import mask_of_ids
 from specdec.inputs.prepared import PreparedPrompt, prepared_rows
 from specdec.models.notes import lock_of
 
@@ -62,7 +63,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         generation_config: Any,
         **given: Any,
     ) -> torch.Tensor:
-        mask = given.get("attention_mask")
+        mask = mask_of_ids(given)
         paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
         inputs = prepared_rows(model, input_ids, paddings, given)
         rows = zip(input_ids, paddings, inputs, strict=True)
