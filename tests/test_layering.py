@@ -17,7 +17,7 @@ errors lazy_exports
 configuration machine tree
 constraints layout models.weights record
 costs models numerics settings
-demo masks sampling
+demo inputs masks sampling
 backends verifiers
 target
 runtime.probes strategies
@@ -65,7 +65,7 @@ ALL_FILES = FILES | {
     module_name(path, package): path for package in PLUGIN_PACKAGES for path in sorted(package.rglob("*.py"))
 }
 MOST_AT_THE_ROOT = 16
-MOST_PACKAGES = 17
+MOST_PACKAGES = 18
 MOST_LINES = 300
 LONGER = {"specdec.tree"}  # one class, whose checks read its private index
 

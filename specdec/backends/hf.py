@@ -146,7 +146,7 @@ class HFBackend(Backend):
         device = self.shapes.device
         masks = {kind: mask.to(device) for kind, mask in layout.masks.items()}
         positions, more = self._row_inputs.arguments(layout, device)
-        inputs = Inputs(layout.input_ids.to(device), positions, masks, wanted)
+        inputs = Inputs(layout.input_ids.to(device), positions.to(device), masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             if more:
                 mask = mask_argument(masks)
@@ -170,7 +170,7 @@ class HFBackend(Backend):
             for parts in self._cache.passes(passes.chains):
                 inputs = passes.inputs(parts)
                 mask = mask_argument(inputs.masks)
-                positions, more = self._row_inputs.arguments_of(parts, inputs.positions)
+                positions, more = self._row_inputs.arguments_of(parts, inputs.positions, self.shapes.device)
                 with self._attention(bool(inputs.masks)), self._cache.pass_context():
                     ids, columns = inputs.input_ids, inputs.columns
                     logits, *states = self._run(ids, positions, mask, columns, layout.hidden, more)

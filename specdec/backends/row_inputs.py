@@ -37,21 +37,20 @@ class RowInputs:
         return offsets if any(offsets) else []
 
     def arguments(self, layout: Layout, device: torch.device) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        """Return the positions of a pass on a device, and the arguments of its rows' inputs."""
-        placed = layout.positions.to(device)
+        """Return the positions of a pass, and the arguments of its rows' inputs, which are on a device."""
         if not self._by_row:
-            return placed, NO_ARGUMENTS
+            return layout.positions, NO_ARGUMENTS
         rows = zip(layout.lengths, layout.num_nodes, layout.input_ids, strict=True)
         parts = [
             RowTokens(number, length, ids[:num_nodes].tolist())
             for number, (length, num_nodes, ids) in enumerate(rows, layout.first)
         ]
-        return self.arguments_of(parts, placed)
+        return self.arguments_of(parts, layout.positions, device)
 
     def arguments_of(
-        self, parts: Sequence[RowTokens], positions: torch.Tensor
+        self, parts: Sequence[RowTokens], positions: torch.Tensor, device: torch.device
     ) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        """Return the positions of a pass over some rows, and the arguments of their inputs."""
+        """Return the positions of a pass over some rows, and the arguments of their inputs, which are on a device."""
         found = [self._by_row.get(part.row) for part in parts]
         given = [inputs for inputs in found if inputs is not None]
         if not given:
@@ -59,6 +58,10 @@ class RowInputs:
         if any(inputs.offset for inputs in given):
             offsets = [0 if inputs is None else inputs.offset for inputs in found]
             positions = positions + torch.tensor(offsets, device=positions.device)[:, None]
+        pairs = zip(found, parts, strict=True)
+        if not any(inputs is not None and inputs.is_read_at(part.start) for inputs, part in pairs):
+            return positions, NO_ARGUMENTS
+        positions = positions.to(device)
         passed = [
             PassPart(inputs, number, part.start, part.tokens)
             for number, (inputs, part) in enumerate(zip(found, parts, strict=True))

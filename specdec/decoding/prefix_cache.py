@@ -23,7 +23,7 @@ from specdec.decoding.context import Context
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.strategy import Strategy
 from specdec.errors import Guard, SpecdecError
-from specdec.inputs.base import Mark, PromptInputs, key_of, num_same
+from specdec.inputs.base import Mark, PromptInputs, num_same
 from specdec.strategies.request import Retained
 from specdec.target import CacheRow, Target
 
@@ -36,28 +36,18 @@ class _Block:
     """Keys and values of ``tokens``, which follow the text of ``parent`` and end at position ``end``.
 
     Attributes:
+        tokens: with the images and the like that begin among them.
         num_bytes: of keys, values and states.
-        inputs: that the keys and values depend on, such as images.
         states: by strategy, about the block's positions and the one before them, without the last: the state at a
             position may depend on the next token.
     """
 
     parent: Optional["_Block"]
-    tokens: tuple[int, ...]
+    tokens: tuple[int | Mark, ...]
     end: int
     held: KVBlock
-    inputs: tuple[Mark, ...] = ()
     num_bytes: int = 0
-
-    @property
-    def key(self) -> "_Key":
-        """By what the cache finds the block."""
-        return self.parent, self.tokens, self.inputs
-
     states: WeakKeyDictionary[Strategy, Retained] = field(default_factory=WeakKeyDictionary)
-
-
-_Key = tuple[_Block | None, tuple[int, ...], tuple[Mark, ...]]
 
 
 class PrefixCache:
@@ -77,7 +67,7 @@ class PrefixCache:
         self._is_checked = False  # the model, since no request was running
         self._contexts: list[Context] = []  # those with rows, by last use
         # By last use, each before its parent: the first has no children.
-        self._blocks = OrderedDict[_Key, _Block]()
+        self._blocks = OrderedDict[tuple[_Block | None, tuple[int | Mark, ...]], _Block]()
         self._max_bytes = 0
         self.num_bytes = 0
 
@@ -181,10 +171,9 @@ class PrefixCache:
         The strategy's state at a position may depend on the next token, so the last common one is read again.
         """
         same = takewhile(lambda pair: pair[0] == pair[1], zip(context.tokens, request.tokens[:-1], strict=False))
-        num_reused, state = sum(1 for _ in same), context.states.get(request.strategy)
         assert context.row is not None, "a cached context has a row"
-        most = num_same(context.row.inputs, request.inputs)
-        num_reused = num_reused if most is None else min(num_reused, most)
+        num_reused = int(min(sum(1 for _ in same), num_same(context.row.inputs, request.inputs)))
+        state = context.states.get(request.strategy)
         if request.strategy.reads_prompts:
             num_reused = 0 if state is None else num_reused - 1
         num_reused = num_reused if request.inputs is None else request.inputs.resume_at(num_reused)
@@ -246,11 +235,10 @@ class PrefixCache:
         last_end, last = next((each for each in copies if each[1].is_resumable), (begin, None))  # a row continues there
         for end in range(begin + _BLOCK, last_end + 1, _BLOCK):
             held = last if last is not None and end == last_end else self._target.copy_block(row, end - _BLOCK, end)
-            parent, own = path[-1] if path else None, tuple(tokens[end - _BLOCK : end])
-            block = _Block(parent, own, end, held, key_of(inputs, end))
+            block = _Block(path[-1] if path else None, _content(tokens, inputs, end), end, held)
             if not self._grow(block, held.num_bytes, path):
                 break
-            self._blocks[block.key] = block
+            self._blocks[block.parent, block.tokens] = block
             path.append(block)
         self._touch(path)
         return path
@@ -278,16 +266,15 @@ class PrefixCache:
             oldest = next(iter(self._blocks.values()), None)
             if oldest is None or oldest in path:
                 return False
-            del self._blocks[oldest.key]
+            del self._blocks[oldest.parent, oldest.tokens]
             self.num_bytes -= oldest.num_bytes
         return True
 
     def _path_of(self, text: Sequence[int], inputs: PromptInputs | None) -> Iterator[_Block]:
         """The cached blocks of a text's prefix."""
         block: _Block | None = None
-        for start in range(0, len(text) - _BLOCK + 1, _BLOCK):
-            end = start + _BLOCK
-            block = self._blocks.get((block, tuple(text[start:end]), key_of(inputs, end)))
+        for end in range(_BLOCK, len(text) + 1, _BLOCK):
+            block = self._blocks.get((block, _content(text, inputs, end)))
             if block is None:
                 return
             yield block
@@ -295,11 +282,17 @@ class PrefixCache:
     def _touch(self, path: Sequence[_Block]) -> None:
         """Mark the blocks of a text as used, its first one last."""
         for block in reversed(path):
-            self._blocks.move_to_end(block.key)
+            self._blocks.move_to_end((block.parent, block.tokens))
 
     def _disable(self, error: SpecdecError) -> None:
         warnings.warn(f"the prefix cache is disabled: {error}", stacklevel=2)
         self.resize(0)
+
+
+def _content(text: Sequence[int], inputs: PromptInputs | None, end: int) -> tuple[int | Mark, ...]:
+    """Return the tokens of the block that ends at a position, and the inputs that begin among them."""
+    start = end - _BLOCK
+    return (*text[start:end], *(() if inputs is None else inputs.marks_in(start, end)))
 
 
 def _may_reuse(request: RequestState) -> bool:

@@ -176,6 +176,7 @@ class RequestState:
             noise=noise if self.verifier.is_keyed and self.settings.temperature > 0.0 else None,
             num_reused=self.num_reused,
             retained=retained,
+            placeholders=frozenset() if self.inputs is None else self.inputs.placeholders,
         )
 
     def commit(self, tokens: Sequence[int]) -> int:

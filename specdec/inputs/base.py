@@ -6,9 +6,10 @@ they ask where a pass may end, which tokens can't be drafted, and what cached ke
 
 Laws:
 - A prompt read in any chunks that end where ``chunk_end`` says has the logits of the model's own first pass.
-- Two prompts whose first tokens and ``key`` are the same have the same keys and values there.
+- Prompts have the same keys and values as far as their tokens and ``marks`` are the same.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,10 @@ class PromptInputs(ABC):
             positions: (rows, width), with each row's ``offset``; "position_ids" among the arguments replaces them.
         """
 
+    def is_read_at(self, position: int) -> bool:
+        """Return True if passes from a position on have ``arguments``."""
+        return position < self.num_tokens
+
     def chunk_end(self, end: int) -> int:
         """Return where a pass ends that would end before token ``end``: not within an uncut stretch."""
         return max((stretch.stop for stretch in self.uncut if stretch.start < end < stretch.stop), default=end)
@@ -77,23 +82,16 @@ class PromptInputs(ABC):
         within = (each.start for each in self.uncut if each not in self.blocks and each.start < num_read < each.stop)
         return min(within, default=num_read)
 
-    def key(self, stop: int) -> tuple[Mark, ...]:
-        """Return what the keys and values of the first ``stop`` tokens depend on, besides these tokens."""
-        return tuple(mark for mark in self.marks if mark.position < stop)
+    def marks_in(self, start: int, stop: int) -> tuple[Mark, ...]:
+        """Return the marks from ``start`` to ``stop``."""
+        return tuple(mark for mark in self.marks if start <= mark.position < stop)
 
     def blocks_from(self, start: int) -> tuple[range, ...]:
         """Return the blocks that end after token ``start``, counted from there."""
         return tuple(range(max(0, each.start - start), each.stop - start) for each in self.blocks if each.stop > start)
 
 
-def key_of(inputs: PromptInputs | None, stop: int) -> tuple[Mark, ...]:
-    """Return the inputs' ``key``; () for text alone."""
-    return () if inputs is None else inputs.key(stop)
-
-
-def num_same(one: PromptInputs | None, other: PromptInputs | None) -> int | None:
-    """Return the number of first tokens whose keys and values don't depend on different inputs; None for all."""
-    marks = ([] if inputs is None else inputs.marks for inputs in (one, other))
-    first, second = map(list, marks)
-    different = {*first} ^ {*second}
-    return min((mark.position for mark in different), default=None)
+def num_same(one: PromptInputs | None, other: PromptInputs | None) -> float:
+    """Return the number of first tokens whose keys and values don't depend on different inputs; infinity for all."""
+    first, second = ({*(() if inputs is None else inputs.marks)} for inputs in (one, other))
+    return min((mark.position for mark in first ^ second), default=math.inf)

@@ -33,6 +33,9 @@ class EncodedPrompt(PromptInputs):
         tensors = [self.encoder.output.last_hidden_state]
         return (Mark(0, digest_of(tensors if self.encoder.mask is None else [*tensors, self.encoder.mask])),)
 
+    def is_read_at(self, position: int) -> bool:
+        return True
+
     @classmethod
     def arguments(cls, parts: Sequence[PassPart], positions: torch.Tensor) -> Mapping[str, Any]:
         assert all(isinstance(part.inputs, cls) for part in parts), "each row of a decoder has an encoder's output"

@@ -37,6 +37,11 @@ class PlaceholderInputs(PromptInputs):
     blocks: tuple[range, ...] = ()
     offset: int = 0
 
+    @property
+    def is_text_alone(self) -> bool:
+        """True if the model reads nothing besides the tokens, at their positions."""
+        return not (self.features or self.raw or self.blocks or self.offset) and self.positions is None
+
     @cached_property
     def num_tokens(self) -> int:  # type: ignore[override]  # read only
         return len(self.tokens)

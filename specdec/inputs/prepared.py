@@ -11,6 +11,7 @@ from specdec.inputs.base import PromptInputs
 from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
 from specdec.inputs.features import Features
+from specdec.inputs.own_continuation import PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
 from specdec.models.decoder_view import decoder_of
 
@@ -22,16 +23,42 @@ _NOT_RAW = {ENCODED, "attention_mask", "position_ids", "input_ids", *TOKEN_TYPES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedPrompt:
-    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other."""
+    """A prompt's ids with what else the model reads; a prompt for ``Generator.generate`` like any other.
+
+    Attributes:
+        call: of ``generate``, which prepared the prompt as its ``row``; None if the prompt wasn't prepared so.
+    """
 
     ids: Sequence[int]
     inputs: PromptInputs | None = None
+    call: PreparedCall | None = None
+    row: int = 0
+
+
+def prepared_prompts(
+    model: Any, input_ids: torch.Tensor, paddings: Sequence[int], given: Mapping[str, Any]
+) -> list[PreparedPrompt]:
+    """Return the rows of a call of ``generate`` as prompts; arguments and errors as of ``prepared_rows``."""
+    call = PreparedCall(model, input_ids, given)
+    inputs = prepared_rows(model, input_ids, paddings, given)
+    texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    rows = enumerate(zip(texts, inputs, strict=True))
+    is_checked = given.get(ENCODER_OUTPUT) is None  # what a decoder reads of an encoder, the self-test shows
+    return [
+        PreparedPrompt(text, each, call if is_checked and each is not None else None, row) for row, (text, each) in rows
+    ]
+
+
+def modalities_of(model: Any) -> frozenset[str]:
+    """Return what a model reads besides text: "image", "video" and "audio"."""
+    names = getattr(model, "input_modalities", ())
+    return frozenset({names} if isinstance(names, str) else names) & frozenset(_MODALITIES)
 
 
 def placeholder_ids(model: Any) -> dict[str, int]:
     """Return by modality the id of a model's placeholders; {} for a model of text."""
     known = {}
-    for modality in set(_MODALITIES) & set(getattr(model, "input_modalities", ())):
+    for modality in modalities_of(model):
         for name in (f"{modality}_token_id", f"{modality}_token_index"):
             token = getattr(model.config, name, None)
             if isinstance(token, int):
@@ -62,25 +89,22 @@ def prepared_rows(
     raw = _raw_by_row(given, [any(token in unencoded for token in text) for text in texts])
     rows = list[PromptInputs | None]()
     for number, (text, num_padding) in enumerate(zip(texts, paddings, strict=True)):
-        positions, offset = _positions(given.get("position_ids"), number, len(input_ids), num_padding, len(text))
+        table = _of_row(given.get("position_ids"), number, num_padding)
+        positions, offset = _positions(table, bool(token_ids))
         types = {name: _of_row(given.get(name), number, num_padding) for name in (*TOKEN_TYPES, *_READ_BY_LAYERS)}
         known = {name: values for name, values in types.items() if values is not None}
         blocks = blocks_of(model, len(text), {name: each for name, each in known.items() if name in TOKEN_TYPES})
-        if not (features[number] or raw[number] or blocks or offset or positions is not None):
-            rows.append(None)
-            continue
-        rows.append(
-            PlaceholderInputs(
-                tokens=text,
-                token_ids=token_ids,
-                features=features[number],
-                raw=raw[number],
-                positions=positions,
-                token_types={name: each for name, each in known.items() if name in _READ_BY_LAYERS},
-                blocks=blocks,
-                offset=offset,
-            )
+        row = PlaceholderInputs(
+            tokens=text,
+            token_ids=token_ids,
+            features=features[number],
+            raw=raw[number],
+            positions=positions,
+            token_types={name: each for name, each in known.items() if name in _READ_BY_LAYERS},
+            blocks=blocks,
+            offset=offset,
         )
+        rows.append(None if row.is_text_alone else row)
     return rows
 
 
@@ -129,30 +153,30 @@ def _raw_by_row(given: Mapping[str, Any], readers: Sequence[bool]) -> list[dict[
 
 
 def _of_row(values: Any, number: int, num_padding: int) -> torch.Tensor | None:
-    return None if values is None else torch.as_tensor(values)[number, num_padding:]
+    """Return a row's part of (rows, tokens) or (axes, rows, tokens), without its padding; one row may stand for all."""
+    if values is None:
+        return None
+    given = torch.as_tensor(values)
+    return given[..., min(number, given.shape[-2] - 1), num_padding:]
 
 
-def _positions(
-    given: Any, number: int, num_rows: int, num_padding: int, length: int
-) -> tuple[torch.Tensor | None, int]:
+def _positions(given: torch.Tensor | None, takes_images: bool) -> tuple[torch.Tensor | None, int]:
     """Return a row's positions, ``(axes, tokens)``, and the offset of later tokens; None if that gives them all.
 
     Raises:
-        RequestError: if the positions of the tokens after the prompt differ by axis.
+        RequestError: for positions that aren't counted, or that differ by axis at the prompt's end.
     """
     if given is None:
         return None, 0
-    by_axes = given if given.ndim == 3 else given[None]
-    table = by_axes.expand(-1, num_rows, -1)[:, number, num_padding:]
-    counted = torch.arange(length, device=table.device)
+    table = given if given.ndim == 2 else given[None]
+    counted = torch.arange(table.shape[1], device=table.device)
     ends = (table[:, -1] - counted[-1]).tolist()
     offset = ends[-1]
-    if torch.equal(table, (counted + offset).expand(len(table), -1)):
+    is_counted = torch.equal(table, (counted + offset).expand(len(table), -1))
+    if (not is_counted and len(table) == 1) or (offset and not takes_images):
+        raise RequestError("specdec supports only positions counted from each prompt's first token: leave them out")
+    if is_counted:
         return None, offset
-    if len(table) == 1:
-        raise RequestError("custom_generate supports only positions counted from each prompt's first token")
-    if len({*ends[-3:]}) > 1:
-        raise RequestError(
-            "the prompt ends with an image, so later positions differ by axis: put text behind the image"
-        )
+    if len({*ends[1:]}) > 1:
+        raise RequestError("positions behind the prompt differ by axis, as after an image: put text behind it")
     return table, offset

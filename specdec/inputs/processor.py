@@ -8,7 +8,7 @@ import torch
 
 from specdec.errors import RequestError, in_one_line
 from specdec.inputs.encoded import mask_of_ids
-from specdec.inputs.prepared import PreparedPrompt, prepared_rows
+from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 
 
@@ -22,7 +22,8 @@ class ProcessorOutput:
     @property
     def num_rows(self) -> int:
         """The number of prompts."""
-        return max(len(value) for name, value in self.arguments.items() if name == "input_ids")
+        given = self.arguments.get("input_ids")
+        return len(next(iter(self.arguments.values())) if given is None else given)
 
     def prompts(self) -> list["ProcessedPrompt"]:
         """Return the prompts."""
@@ -46,6 +47,12 @@ class ProcessedPrompt:
     output: ProcessorOutput
     number: int
 
+    @property
+    def num_given(self) -> int:
+        """The number of ids, padding included; 1 for a model whose own text begins with a token of its own."""
+        ids = self.output.arguments.get("input_ids")
+        return 1 if ids is None else len(ids[self.number])
+
     def prepared(self, model: Any) -> PreparedPrompt:
         """Return the prompt as ``generate`` prepares it; raises as ``ProcessorOutput.row``."""
         return self.output.row(model, self.number)
@@ -54,6 +61,7 @@ class ProcessedPrompt:
 def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     """Return the rows of a call of ``generate``, which isn't carried out: it encodes images, and counts positions."""
     found: list[PreparedPrompt] = []
+    own_door = "model.generate(…, custom_generate=specdec.custom_generate())"
 
     def capture(
         model: Any,
@@ -63,11 +71,11 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         generation_config: Any,
         **given: Any,
     ) -> torch.Tensor:
+        if found:
+            raise RequestError(f"{type(model).__name__} decodes this input in several parts: use {own_door}")
         mask = mask_of_ids(given)
         paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
-        inputs = prepared_rows(model, input_ids, paddings, given)
-        rows = zip(input_ids, paddings, inputs, strict=True)
-        found.extend(PreparedPrompt(ids[num:].tolist(), each) for ids, num, each in rows)
+        found.extend(prepared_prompts(model, input_ids, paddings, given))
         return input_ids
 
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}

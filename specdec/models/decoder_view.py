@@ -58,8 +58,6 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
         pad: the id that mustn't be in a prompt, since the decoder counts no position for it; None if there is none.
     """
 
-    input_modalities = "encoder", "text"
-
     def __init__(self, model: Any) -> None:
         torch.nn.Module.__init__(self)  # PreTrainedModel's own would write to the configuration
         self._whole = (model,)  # not a part, so that the encoder is left alone
@@ -99,10 +97,6 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
     def get_output_embeddings(self) -> torch.nn.Module:
         """Return the head."""
         return self.head
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the whole model's ``generate``."""
-        return self.whole.generate(*args, **kwargs)
 
     def forward(
         self,

@@ -1,7 +1,7 @@
 """Builds checked requests from a caller's prompts and settings."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from itertools import chain
@@ -14,8 +14,9 @@ from specdec.decoding.text.detokenizer import TextDecoder
 from specdec.errors import RequestError, plural
 from specdec.inputs.messages import has_media, processed
 from specdec.inputs.prepared import PreparedPrompt
-from specdec.inputs.processor import ProcessedPrompt
+from specdec.inputs.processor import ProcessedPrompt, ProcessorOutput
 from specdec.layout import Shapes
+from specdec.models.decoder_view import DecoderView
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
@@ -38,6 +39,7 @@ class RequestBuilder:
     Attributes:
         processor: encodes images and audio in messages; None if there is none.
         why_text_only: why prompts can't have images, audio or an encoder's states, or "".
+        check_inputs: raises RequestError for a prompt whose inputs the model would read in another way.
     """
 
     model: Any
@@ -47,6 +49,7 @@ class RequestBuilder:
     constraints: ConstraintCache
     processor: Any | None = None
     why_text_only: str = ""
+    check_inputs: Callable[[PreparedPrompt], object] = lambda _: None
 
     def build(
         self, request: GenerationRequest, strategies: ReadOnly[Strategy], wants_text: bool = False
@@ -83,22 +86,42 @@ class RequestBuilder:
 
     def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a prompt's ids, with what else the model reads."""
+        if isinstance(self.model, DecoderView):
+            return self._of_decoder(self.model, item, template)
         if prompts.is_chat(item) and has_media(item):
-            self._check_inputs()
+            self._refuse_inputs()
             [item] = processed(item, self.processor, template).prompts()
             template = {}
         if isinstance(item, ProcessedPrompt):
-            self._check_inputs()
+            self._refuse_inputs()
+            check_length(item.num_given, 1, self.shapes.context_length)  # before anything is encoded
             item = item.prepared(self.model)
         given = item.ids if isinstance(item, PreparedPrompt) else item
         ids = prompts.encode(given, self.tokenizer, self.shapes.vocab_size, template)
         if not isinstance(item, PreparedPrompt):
             return PreparedPrompt(ids)
         if item.inputs is not None:
-            self._check_inputs()
+            self._refuse_inputs()
+            self.check_inputs(item)
         return PreparedPrompt(ids, item.inputs)
 
-    def _check_inputs(self) -> None:
+    def _of_decoder(self, model: DecoderView, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
+        """Return a decoder's prompt: text and ids are the input of the encoder."""
+        self._refuse_inputs()
+        if isinstance(item, PreparedPrompt):
+            return item
+        if not isinstance(item, ProcessedPrompt):
+            if model.whole.main_input_name != "input_ids":
+                raise RequestError(
+                    f"{type(model.whole).__name__} reads {model.whole.main_input_name}: give its processor's output, "
+                    "generate(**processor(…))"
+                )
+            ids = prompts.encode(item, self.tokenizer, model.whole.config.vocab_size, template)
+            [item] = ProcessorOutput({"input_ids": [ids]}).prompts()
+        return item.prepared(model.whole)
+
+    def _refuse_inputs(self) -> None:
+        """Raise RequestError if the model reads text only."""
         if self.why_text_only:
             raise RequestError(self.why_text_only)
 

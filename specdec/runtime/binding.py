@@ -16,7 +16,9 @@ from specdec.constraints.cache import ConstraintCache
 from specdec.costs import Costs
 from specdec.decoding.prefix_cache import PrefixCache
 from specdec.errors import RequestError, close_all, plural
+from specdec.inputs.prepared import modalities_of
 from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
+from specdec.models.decoder_view import DecoderView
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
 from specdec.models.loading import check_tokenizer, load_pretrained
 from specdec.models.notes import state_of
@@ -30,6 +32,7 @@ from specdec.runtime.attempts import Attempt, Attempts, Wanted
 from specdec.runtime.backend_choice import LoadedModel
 from specdec.runtime.lease import WeightsLease
 from specdec.runtime.probes.costs import costs_of
+from specdec.runtime.probes.input_check import InputCheck
 from specdec.runtime.strategies import Strategies
 from specdec.strategies.base import Proposer
 from specdec.strategies.host import Host
@@ -220,6 +223,7 @@ class Binding:
             constraints,
             attempt.loaded.processor,
             _why_text_only(attempt),
+            InputCheck(target, model).check,
         )
         self.fallback = self._registry.make("verifiers", "match")
         self.prefix_cache = PrefixCache(target, self._fingerprint)
@@ -249,8 +253,7 @@ def _why_text_only(attempt: Attempt) -> str:
     """Return why a model's prompts can't have images or audio, or ""."""
     if not attempt.backend.cls.takes_inputs:
         return f"backend {attempt.backend.name} reads text only: use backend='hf' for images and audio"
-    modalities = getattr(attempt.loaded.model, "input_modalities", ("text",))
-    if len(modalities) < 2:
+    if not (modalities_of(attempt.loaded.model) or isinstance(attempt.loaded.model, DecoderView)):
         return f"{type(attempt.loaded.model).__name__} reads text only: use a model that takes images or audio"
     return ""
 

@@ -40,6 +40,7 @@ class Request:
         retained: the results of ``Drafter.retain`` for an earlier request of the same strategy and model, in the order
             of the text from position 0. The two texts agree in at least their first ``num_reused + 1`` tokens; drop
             state about positions from ``num_reused`` on. Empty if nothing was retained.
+        placeholders: ids among ``tokens`` that stand for images or recordings.
     """
 
     tokens: Sequence[int]
@@ -53,11 +54,19 @@ class Request:
     constraint: Callable[[], PathState | None] = lambda: None
     num_reused: int = 0
     retained: tuple[Retained, ...] = ()
+    placeholders: frozenset[int] = frozenset()
 
     @property
     def root(self) -> int:
         """The last committed token."""
         return self.tokens[-1]
+
+    def text(self, num_tokens: int | None = None) -> Sequence[int]:
+        """Return the first tokens (default: all) without placeholders, for models that read text alone."""
+        tokens = self.tokens if num_tokens is None else self.tokens[:num_tokens]
+        if not self.placeholders:
+            return tokens
+        return [token for token in tokens if token not in self.placeholders]
 
     def until_eos(self, tokens: Sequence[int]) -> Sequence[int]:
         """Return the tokens up to the first end-of-text id, inclusive, since no token follows it."""

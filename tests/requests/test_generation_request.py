@@ -9,6 +9,7 @@ import torch
 from transformers import StoppingCriteria, TextIteratorStreamer
 
 from specdec import Generator, RequestError, ToyModel
+from specdec.inputs.processor import ProcessedPrompt
 from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.options import GenerateOptions
 from specdec.sampling.randomness import seed_of_sample
@@ -43,13 +44,16 @@ def test_a_tokenizers_own_class_of_output_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", ["token_type_ids", "mm_token_type_ids"])
-def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str) -> None:
+def test_what_a_processor_says_of_text_is_taken_and_of_images_is_kept_for_the_model(name: str) -> None:
     text = {"input_ids": [[5, 6]], name: torch.tensor([[0, 0]]), "pixel_values": None}
     assert GenerationRequest.of(text).prompt == [[5, 6]]
     assert GenerationRequest.of(None, **{"input_ids": [5, 6], name: [0, 0]}).prompt == [5, 6]
-    assert f"{name} was given with input_ids" in refusal({"input_ids": [[5, 6]], name: [[0, 1]]})
-    for other in ("pixel_values", "image_grid_thw", "input_features"):
-        assert f"text only, but {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
+    for more in ({name: [[0, 1]]}, {"pixel_values": torch.ones(1, 3)}):
+        (prompt,) = GenerationRequest.of({"input_ids": [[5, 6]], **more}).prompt
+        assert isinstance(prompt, ProcessedPrompt)
+        assert prompt.output.arguments == {"input_ids": [[5, 6]], **more}
+    (prompt,) = GenerationRequest.of(None, input_features=torch.ones(1, 3)).prompt
+    assert [*prompt.output.arguments] == ["input_features"]
 
 
 @pytest.mark.parametrize(

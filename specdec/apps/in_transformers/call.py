@@ -15,9 +15,8 @@ from specdec.apps.in_transformers.rows import PaddedRow, rows_of
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.inputs.base import PromptInputs
 from specdec.inputs.encoded import EncodedPrompt, mask_of_ids
-from specdec.inputs.prepared import PreparedPrompt, prepared_rows
+from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.record import StepRecord
 
 _SEEDS = 2**62
@@ -46,7 +45,7 @@ class GenerateCall:
         self._detectors = [each for each in processors if isinstance(each, WhisperNoSpeechDetection)]
         self._processors = [each for each in processors if each not in self._detectors]
         self._rows: list[PaddedRow] = []
-        self._inputs: list[PromptInputs | None] = []
+        self._prompts: list[PreparedPrompt] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
 
@@ -62,7 +61,8 @@ class GenerateCall:
         check_mode(self._config, assistant_model)
         check_inputs(inputs, model)
         self._rows = rows_of(self._input_ids, mask_of_ids(inputs))
-        self._inputs = prepared_rows(model, self._input_ids, [len(row.padding) for row in self._rows], inputs)
+        paddings = [len(row.padding) for row in self._rows]
+        self._prompts = prepared_prompts(model, self._input_ids, paddings, inputs)
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
         check_functions([*self._processors, *self._criteria], len(self._rows))
@@ -87,13 +87,11 @@ class GenerateCall:
         sequences = padded(self._input_ids, self._tokens, None if pad is None else int(pad))
         if not self._config.return_dict_in_generate:
             return sequences
-        is_encoded = any(isinstance(each, EncodedPrompt) for each in self._inputs)
+        is_encoded = any(isinstance(each.inputs, EncodedPrompt) for each in self._prompts)
         return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors, is_encoded)
 
     def _stream(self, generator: Generator) -> None:
-        rows = zip(self._rows, self._inputs, strict=True)
-        prompts = [row.prompt if inputs is None else PreparedPrompt(row.prompt, inputs) for row, inputs in rows]
-        chunks = generator.stream(prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
+        chunks = generator.stream(self._prompts, each=self._settings(generator.vocab_size), on_step=self._note_logits)
         with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
             for chunk in chunks:
                 if chunk.result is not None and chunk.result.error is not None:

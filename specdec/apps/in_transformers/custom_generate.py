@@ -31,6 +31,8 @@ class _Signature:
 
     It takes the tokenizer out of its arguments, and only then reads the signature and looks there for what a callable
     wants. So the tokenizer is put back first, or stop strings would be refused for want of it.
+
+    This is also the last moment before images are encoded, and so the one to refuse beams.
     """
 
     def __get__(self, made: "CustomGenerate | None", _: type) -> inspect.Signature:
@@ -41,6 +43,9 @@ class _Signature:
             frame = frame.f_back
         if frame is not None and frame.f_locals.get("custom_generate") is made:
             taken, arguments = (frame.f_locals.get(name) or {} for name in ("generation_mode_kwargs", "kwargs"))
+            call = {} if frame.f_back is None else frame.f_back.f_locals
+            own = call.get("generation_config") or getattr(frame.f_locals.get("self"), "generation_config", None)
+            _refuse_beams(arguments.get("num_beams") or getattr(own, "num_beams", None))
             arguments |= {name: taken[name] for name in ("tokenizer",) if name in taken}
         return signature
 
@@ -88,6 +93,14 @@ class CustomGenerate:
         )
         call.check(model, model_kwargs, withheld.get("assistant_model"))
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
+
+
+def _refuse_beams(num_beams: int | None) -> None:
+    if num_beams is not None and num_beams > 1:
+        raise RequestError(
+            f"custom_generate has no beam search, and num_beams={num_beams} (of the call, or of the model's "
+            "generation_config): give num_beams=1, or leave custom_generate out for this call"
+        )
 
 
 def _refuses_to_decode(make: Callable[Options, Made]) -> Callable[Options, Made]:

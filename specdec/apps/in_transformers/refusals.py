@@ -11,7 +11,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 
 from specdec.errors import RequestError
 from specdec.inputs.encoded import ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS
-from specdec.inputs.prepared import ENCODED
+from specdec.inputs.prepared import ENCODED, modalities_of
 from specdec.models.architecture import CACHE_ARGUMENTS
 
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
@@ -28,7 +28,10 @@ _INSTEAD = {
     "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
     "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
 }
-_UNSUPPORTED = {"cross_attention_mask": "layers that attend to images apart from the text"}
+_UNSUPPORTED = {
+    "cross_attention_mask": "layers that attend to images apart from the text",
+    "inputs_embeds": "vectors in the place of ids",
+}
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
@@ -47,8 +50,7 @@ def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
             )
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        remedy = f"pass num_beams=1, or {_LEAVE}" if (config.num_beams or 1) > 1 else _LEAVE
-        raise RequestError(f"custom_generate has no {mode.value.replace('_', ' ')}: {remedy}")
+        raise RequestError(f"custom_generate has no {mode.value.replace('_', ' ')}: {_LEAVE}")
     for name in _NOT_GIVEN:
         if getattr(config, name, None):
             raise RequestError(f"custom_generate doesn't return {name}: {_LEAVE}")
@@ -60,7 +62,7 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
     Raises:
         RequestError: with the names of the inputs.
     """
-    own: Collection[str] = inspect.signature(model.forward).parameters if len(model.input_modalities) > 1 else ()
+    own: Collection[str] = inspect.signature(model.forward).parameters if modalities_of(model) else ()
     if model.config.is_encoder_decoder:
         own = ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
@@ -70,7 +72,7 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
             )
-        if name in _UNSUPPORTED:
+        if name in own and name in _UNSUPPORTED:
             raise RequestError(f"custom_generate doesn't support {_UNSUPPORTED[name]} ({name}): {_LEAVE}")
         if name not in (*_READ, ENCODED, *own):
             raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")

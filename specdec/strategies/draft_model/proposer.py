@@ -160,13 +160,13 @@ class _DraftModelEngine(Engine):
 
     def read(self, drafter: _ModelDrafter, num_tokens: int, budget: Budget) -> None:
         """Prefill the first tokens of a prompt, in whole chunks."""
-        tokens = drafter.request.tokens
+        request = drafter.request
         if drafter.row is None:
-            whole = self._vocabulary.context(tokens)
+            whole = self._vocabulary.context(request.text())
             if self._num_free(whole) < 1 or not self._knows(whole):
                 return  # nothing will be drafted
             drafter.row = self._target.open(len(whole) + budget.num_tokens)
-        self._synchronise(drafter, drafter.row, self._vocabulary.context(tokens[: num_tokens + 1]))
+        self._synchronise(drafter, drafter.row, self._vocabulary.context(request.text(num_tokens + 1)))
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft | None:
         """Bring the request's row up to date with the text, except for the tokens that the first pass will forward.
@@ -174,7 +174,7 @@ class _DraftModelEngine(Engine):
         None if nothing can be drafted.
         """
         config, request, drafter.has_drafted = self._config, drafter.request, True
-        context = self._vocabulary.context(request.tokens)
+        context = self._vocabulary.context(request.text())
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         num_tokens = min(num_tokens, self._num_free(context))
         if num_tokens < 1 or len(context) < 2 or not self._knows(context[min(drafter.num_agreed, len(context)) :]):

@@ -63,7 +63,7 @@ GUIDES: dict[str, dict[str, Any]] = {
 }
 GUIDES_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "generation_strategies: beams": ({"num_beams": 2}, "no beam search"),
-    "generation_strategies: sampled beams": ({"num_beams": 5, "do_sample": True}, "no beam sample"),
+    "generation_strategies: sampled beams": ({"num_beams": 5, "do_sample": True}, "no beam search, and num_beams=5"),
     "generation_strategies: contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive"),
     "generation_strategies: dola": ({"dola_layers": "high"}, "dola"),
     "assisted_decoding: prompt lookup": ({"prompt_lookup_num_tokens": 5}, "prompt_lookup"),

@@ -1,0 +1,48 @@
+"""What a model itself writes after a prompt with inputs: the reference for reading such prompts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specdec.models.architecture import CACHE_ARGUMENTS
+from specdec.models.notes import lock_of
+
+_NUM_TOKENS = 3
+_OF_THE_CALL = {*CACHE_ARGUMENTS, "use_cache", "logits_to_keep", "cache_position"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedCall:
+    """A call of ``generate`` as it was prepared.
+
+    Attributes:
+        input_ids: (rows, tokens).
+        given: the arguments of the model's first pass.
+    """
+
+    model: Any
+    input_ids: torch.Tensor
+    given: Mapping[str, Any]
+
+    @property
+    def names(self) -> str:
+        """The names of the inputs."""
+        return ", ".join(sorted(name for name, value in self.given.items() if value is not None))
+
+    def continuation(self, row: int) -> tuple[list[int], torch.Tensor]:
+        """Return a row's next tokens by ``generate``, and their logits, ``(tokens, vocab)``."""
+        given = {name: value for name, value in self.given.items() if name not in _OF_THE_CALL and value is not None}
+        with lock_of(self.model), torch.no_grad():
+            output = self.model.generate(
+                self.input_ids,
+                **given,
+                max_new_tokens=_NUM_TOKENS,
+                do_sample=False,
+                num_beams=1,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+        logits = torch.stack([step[row] for step in output.logits])
+        return output.sequences[row, self.input_ids.shape[1] :].tolist(), logits

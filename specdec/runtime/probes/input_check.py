@@ -1,0 +1,65 @@
+"""Are prompts with images or audio read as the model reads them? Asked at a model's first one of each kind.
+
+The self-test at load walks text. What a model reads besides, no text shows: an input that later passes need as well,
+tokens that see one another, positions by another rule. So the model's own ``generate`` continues the first such prompt
+by a few tokens, and the logits of specdec's passes over the same tokens are compared.
+"""
+
+from typing import Any
+
+import torch
+
+from specdec.errors import RequestError
+from specdec.inputs.prepared import PreparedPrompt
+from specdec.models.architecture import name_of
+from specdec.runtime.probes.findings import recalled
+from specdec.runtime.probes.walk import distances
+from specdec.target import Target
+from specdec.tree import ROOT, DraftTree
+
+_LEAST_BOUND, _ROUNDINGS = 2e-3, 12  # of the logits' spread; a cut image block was off by 0.09
+
+
+class InputCheck:
+    """Checks prompts with inputs, one of each kind."""
+
+    def __init__(self, target: Target, model: Any) -> None:
+        self._target, self._model = target, model
+        self._faults: dict[str, str] = {}  # by kind
+
+    def check(self, prompt: PreparedPrompt) -> None:
+        """Raise RequestError if the model's own logits after a prompt of this kind aren't those of its passes."""
+        call = prompt.call
+        if call is None:
+            return
+        if call.names not in self._faults:
+            question = f"inputs {type(self._target.backend).__qualname__} {self._target.compiler!r} {call.names}"
+            self._faults[call.names] = recalled(self._model, question, str, lambda: self._fault(prompt))
+        if fault := self._faults[call.names]:
+            raise RequestError(
+                f"prompts of {name_of(self._model)} with {call.names} {fault}: decode them with its own generate()"
+            )
+
+    def _fault(self, prompt: PreparedPrompt) -> str:
+        assert prompt.call is not None, "prompts without a call aren't checked"
+        tokens, expected = prompt.call.continuation(prompt.row)
+        logits = self._logits(prompt, tokens)
+        error = float(distances(logits.to(expected.device), expected.float()).max() / expected.float().std())
+        bound = max(_LEAST_BOUND, _ROUNDINGS * torch.finfo(self._model.dtype).eps)
+        return "" if error <= bound else f"are read with logits that are off by {error:.2g} of their spread"
+
+    def _logits(self, prompt: PreparedPrompt, tokens: list[int]) -> torch.Tensor:
+        """Return the logits of the target's passes at the prompt's last token and those that follow."""
+        target, ids = self._target, [*prompt.ids]
+        row = target.open(len(ids) + len(tokens))
+        try:
+            target.set_inputs(row, prompt.inputs)
+            while chunk := target.chunk_after(row, ids):
+                target.read(row, chunk)
+            tree = DraftTree(ids[-1])
+            tree.wanted = [ROOT, *tree.add_chain(ROOT, tokens[:-1])]
+            planned = target.compile({row: tree}, {row: ids[row.length : -1]})
+            output = target.forward(planned).rows[row]
+            return torch.stack([output.logits(node).float() for node in tree.wanted])
+        finally:
+            target.release(row)
