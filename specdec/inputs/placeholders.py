@@ -61,20 +61,20 @@ class PlaceholderInputs(PromptInputs):
         """One for each run of placeholders; tokens of a block also depend on the block's end."""
         taken, marks = dict.fromkeys(self.features, 0), []
         names = {token: modality for modality, token in self.token_ids.items()}
-        raw = _digest(self.raw.values()) if self.raw else b""
+        raw = digest_of(self.raw.values()) if self.raw else b""
         for modality, run in groupby(range(self.num_tokens), lambda place: names.get(self.tokens[place])):
             places = [*run]
             if modality in taken:
                 features = self.features[modality].part(taken[modality], taken[modality] + len(places))
                 taken[modality] += len(places)
-                marks.append(Mark(places[0], _digest(features.tensors())))
+                marks.append(Mark(places[0], digest_of(features.tensors())))
             elif modality is not None:
                 marks.append(Mark(places[0], raw))
         for block in self.blocks:
             ids = torch.tensor(self.tokens[block.start : block.stop])
-            marks.append(Mark(block.start, _digest([ids])))
+            marks.append(Mark(block.start, digest_of([ids])))
         if self.positions is not None:  # an image's shape decides about the positions behind it
-            marks += [Mark(mark.position, _digest([self.positions])) for mark in marks[:1]]
+            marks += [Mark(mark.position, digest_of([self.positions])) for mark in marks[:1]]
         return tuple(sorted(marks))
 
     @classmethod
@@ -125,7 +125,7 @@ class PlaceholderInputs(PromptInputs):
         return self.raw if any(self._places(part, token) for token in unencoded) else {}
 
 
-def _digest(tensors: Any) -> bytes:
+def digest_of(tensors: Any) -> bytes:
     """Return a digest of tensors' numbers."""
     digest = blake2b(digest_size=_DIGEST)
     for tensor in tensors:

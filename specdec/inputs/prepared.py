@@ -8,10 +8,12 @@ import torch
 
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
+from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
 from specdec.inputs.features import Features
 from specdec.inputs.own_continuation import PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
+from specdec.models.decoder_view import decoder_of
 
 ENCODED = "mm_encoder_outputs"
 _MODALITIES = "image", "video", "audio"
@@ -41,7 +43,10 @@ def prepared_prompts(
     inputs = prepared_rows(model, input_ids, paddings, given)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
     rows = enumerate(zip(texts, inputs, strict=True))
-    return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
+    is_checked = given.get(ENCODER_OUTPUT) is None  # what a decoder reads of an encoder, the self-test shows
+    return [
+        PreparedPrompt(text, each, call if is_checked and each is not None else None, row) for row, (text, each) in rows
+    ]
 
 
 def modalities_of(model: Any) -> frozenset[str]:
@@ -74,8 +79,10 @@ def prepared_rows(
     Raises:
         RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
     """
-    token_ids = placeholder_ids(model)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    if given.get(ENCODER_OUTPUT) is not None:
+        return [*encoded_rows(decoder_of(model), texts, paddings, given)]
+    token_ids = placeholder_ids(model)
     encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
     features = _by_row(encoded, texts, token_ids)
     unencoded = {token for modality, token in token_ids.items() if modality not in encoded}

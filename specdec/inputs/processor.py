@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from specdec.errors import RequestError, in_one_line
+from specdec.inputs.encoded import mask_of_ids
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 
@@ -75,6 +76,7 @@ class ProcessedPrompt:
 def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     """Return the rows of a call of ``generate``, which isn't carried out: it encodes images, and counts positions."""
     found: list[PreparedPrompt] = []
+    own_door = "model.generate(…, custom_generate=specdec.custom_generate())"
 
     def capture(
         model: Any,
@@ -84,7 +86,9 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         generation_config: Any,
         **given: Any,
     ) -> torch.Tensor:
-        mask = given.get("attention_mask")
+        if found:
+            raise RequestError(f"{type(model).__name__} decodes this input in several parts: use {own_door}")
+        mask = mask_of_ids(given)
         paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
         found.extend(prepared_prompts(model, input_ids, paddings, given))
         return input_ids
