@@ -66,18 +66,18 @@ class PlaceholderInputs(PromptInputs):
         taken, marks = dict.fromkeys(self.features, 0), []
         names = {token: modality for modality, token in self.token_ids.items()}
         names |= {self.token_ids[modality]: modality for modality in self.features}  # several may share an id
-        raw = _digest(self.raw.values()) if self.raw else b""
+        raw = digest_of(self.raw.values()) if self.raw else b""
         for modality, run in groupby(range(self.num_tokens), lambda place: names.get(self.tokens[place])):
             places = [*run]
             if modality in taken:
                 features = self.features[modality].part(taken[modality], taken[modality] + len(places))
                 taken[modality] += len(places)
-                marks.append(Mark(places[0], _digest(features.tensors())))
+                marks.append(Mark(places[0], digest_of(features.tensors())))
             elif modality is not None:
                 marks.append(Mark(places[0], raw))
         for block in self.blocks:
             ids = torch.tensor(self.tokens[block.start : block.stop])
-            marks.append(Mark(block.start, _digest([ids])))
+            marks.append(Mark(block.start, digest_of([ids])))
         if self.positions is not None:
             before = torch.nn.functional.pad(self.positions[:, :-1], (1, 0), value=-1)
             marks += _marks_where((self.positions != before + 1).any(0), self.positions)
@@ -138,11 +138,11 @@ def _marks_where(is_marked: torch.Tensor, values: torch.Tensor) -> list[Mark]:
     for marked, run in groupby(is_marked.tolist()):
         start, end = end, end + sum(1 for _ in run)
         if marked:
-            marks.append(Mark(start, _digest([values[:, start:end]])))
+            marks.append(Mark(start, digest_of([values[:, start:end]])))
     return marks
 
 
-def _digest(tensors: Any) -> bytes:
+def digest_of(tensors: Any) -> bytes:
     """Return a digest of tensors' numbers."""
     digest = blake2b(digest_size=_DIGEST)
     for tensor in tensors:

@@ -10,9 +10,11 @@ import torch
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
 from specdec.inputs.blocks import blocks_of
+from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.features import Features
 from specdec.inputs.own_continuation import PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
+from specdec.models.decoder_view import decoder_of
 from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
 ENCODED = "mm_encoder_outputs"
@@ -43,7 +45,10 @@ def prepared_prompts(
     inputs = prepared_rows(model, input_ids, paddings, given)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
     rows = enumerate(zip(texts, inputs, strict=True))
-    return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
+    is_checked = given.get(ENCODER_OUTPUT) is None  # what a decoder reads of an encoder, the self-test shows
+    return [
+        PreparedPrompt(text, each, call if is_checked and each is not None else None, row) for row, (text, each) in rows
+    ]
 
 
 def placeholder_ids(model: Any) -> dict[str, int]:
@@ -70,8 +75,10 @@ def prepared_rows(
     Raises:
         RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
     """
-    token_ids = placeholder_ids(model)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    if given.get(ENCODER_OUTPUT) is not None:
+        return [*encoded_rows(decoder_of(model), texts, paddings, given)]
+    token_ids = placeholder_ids(model)
     encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
     if (
         "video" in encoded

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from specdec.errors import RequestError
+from specdec.inputs.encoded import mask_of_ids
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
@@ -76,6 +77,7 @@ class ProcessedPrompt:
 def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     """Return the rows of a call of ``generate``, which isn't carried out: it encodes images, and counts positions."""
     found: list[PreparedPrompt] = []
+    own_door = "model.generate(…, custom_generate=specdec.custom_generate())"
 
     def capture(
         model: Any,
@@ -85,7 +87,9 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         generation_config: Any,
         **given: Any,
     ) -> torch.Tensor:
-        paddings = _paddings(given.get("attention_mask"), input_ids)
+        if found:
+            raise RequestError(f"{type(model).__name__} decodes this input in several parts: use {own_door}")
+        paddings = _paddings(mask_of_ids(given), input_ids)
         found.extend(prepared_prompts(model, input_ids, paddings, given))
         return input_ids
 

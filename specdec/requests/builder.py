@@ -15,8 +15,9 @@ from specdec.errors import RequestError, plural
 from specdec.inputs.blocks import needs_types
 from specdec.inputs.messages import has_media, processed
 from specdec.inputs.prepared import PreparedPrompt
-from specdec.inputs.processor import ProcessedPrompt
+from specdec.inputs.processor import ProcessedPrompt, ProcessorOutput
 from specdec.layout import Shapes
+from specdec.models.decoder_view import DecoderView
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
@@ -89,6 +90,8 @@ class RequestBuilder:
 
     def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a prompt's ids, with what else the model reads."""
+        if isinstance(self.model, DecoderView):
+            return self._of_decoder(self.model, item, template)
         if prompts.is_chat(item) and has_media(item):
             self._refuse_inputs()
             [item] = processed(item, self.processor, template).prompts()
@@ -107,6 +110,21 @@ class RequestBuilder:
             self._refuse_inputs()
             self.check_inputs(item)
         return PreparedPrompt(ids, item.inputs)
+
+    def _of_decoder(self, model: DecoderView, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
+        """Return a decoder's prompt: text and ids are the input of the encoder."""
+        self._refuse_inputs()
+        if isinstance(item, PreparedPrompt):
+            return item
+        if not isinstance(item, ProcessedPrompt):
+            if model.whole.main_input_name != "input_ids":
+                raise RequestError(
+                    f"{type(model.whole).__name__} reads {model.whole.main_input_name}: give its processor's output, "
+                    "generate(**processor(…))"
+                )
+            ids = prompts.encode(item, self.tokenizer, model.whole.config.vocab_size, template)
+            [item] = ProcessorOutput({"input_ids": [ids]}).prompts()
+        return item.prepared(model.whole)
 
     def _refuse_inputs(self) -> None:
         """Raise RequestError if the model reads text only."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec.errors import RequestError, refuse_unknown
 from specdec.inputs.processor import split
+from specdec.models.decoder_view import decoder_of
 from specdec.models.loading import ModelSource, refuse_for_loaded
 from specdec.models.unwrapping import unwrapped
 from specdec.models.weights.modes import checked_weights
@@ -113,7 +114,7 @@ def open_model(
     if not isinstance(model, str | os.PathLike):
         refuse_for_loaded(model, device, dtype)
         inner, processor = split(tokenizer)
-        return Binding([LoadedModel(unwrapped(model), inner, processor=processor)], choice, registry)
+        return Binding([LoadedModel(decoder_of(unwrapped(model)), inner, processor=processor)], choice, registry)
     source = ModelSource.of(os.fspath(model), device, dtype)
     check_files([choice.proposer])
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])

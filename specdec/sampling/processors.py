@@ -20,6 +20,7 @@ _PATH_PURE = (
     "MinNewTokensLengthLogitsProcessor", "SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
     "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "ExponentialDecayLengthPenalty",
     "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
+    "EncoderNoRepeatNGramLogitsProcessor", "WhisperTimeStampLogitsProcessor",
 )  # fmt: skip
 _NUM_LIKELY = 32, 512  # tokens that are tried one after the other, before all are sorted
 _PURE_CRITERIA = "EosTokenCriteria", "MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria"

@@ -13,7 +13,7 @@ from specdec.inputs.pictures import Pictures
 from specdec.inputs.wav import samples_of
 from specdec.requests.turn_ends import ends_of_turn
 from tests.support.byte_tokenizer import END, trained
-from tests.support.media_models import IMAGE, PARTS_ALONE, data_url, hum, llava, noise, own_answer, png, wav
+from tests.support.media_models import AUDIO, IMAGE, PARTS_ALONE, data_url, hum, llava, noise, own_answer, png, wav
 
 NUM_NEW = 10
 _AS_PARTS = "([{'type': 'text', 'text': m.content}] if m.content is string else m.content)"
@@ -51,6 +51,11 @@ def test_a_processors_template_ends_turns_and_is_the_tokenizers() -> None:
         assert generator.tokenizer.chat_template == PARTS_ALONE
         assert ends_of_turn(generator.tokenizer, {}) == (trained().convert_tokens_to_ids(END),)
     assert processor.tokenizer.chat_template is None, "the caller's object stays as it is"
+
+
+def test_a_turn_ends_as_a_template_of_parts_writes_it() -> None:
+    words = templated(PARTS_ALONE.replace(END, AUDIO)).tokenizer
+    assert ends_of_turn(words, {}) == tuple(map(words.convert_tokens_to_ids, (END, AUDIO)))
 
 
 def test_a_folder_is_loaded_with_its_processor(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
+from transformers.generation.logits_process import WhisperNoSpeechDetection
 
 from specdec.apps.in_transformers.arguments import check_criteria, check_functions, sampling_settings, stopping_settings
 from specdec.apps.in_transformers.output import as_output, check_scores, gives, padded
@@ -14,6 +15,7 @@ from specdec.apps.in_transformers.rows import PaddedRow, rows_of
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.inputs.encoded import EncodedPrompt, mask_of_ids
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.record import StepRecord
 
@@ -40,9 +42,11 @@ class GenerateCall:
         constraint: Constraint | None = None,
         reference: Any = None,
     ) -> None:
-        self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
+        self._input_ids, self._criteria = input_ids, criteria
         self._config, self._streamer, self._constraint = config, streamer, constraint
         self._reference = reference
+        self._detectors = [each for each in processors if isinstance(each, WhisperNoSpeechDetection)]
+        self._processors = [each for each in processors if each not in self._detectors]
         self._rows: list[PaddedRow] = []
         self._prompts: list[PreparedPrompt] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
@@ -59,7 +63,7 @@ class GenerateCall:
         """
         check_mode(self._config, assistant_model)
         check_inputs(inputs, model)
-        self._rows = rows_of(self._input_ids, inputs.get("attention_mask"))
+        self._rows = rows_of(self._input_ids, mask_of_ids(inputs))
         paddings = [len(row.padding) for row in self._rows]
         self._prompts = prepared_prompts(model, self._input_ids, paddings, inputs)
         check_processors(self._processors)
@@ -80,11 +84,14 @@ class GenerateCall:
         finally:
             if self._streamer is not None:
                 self._streamer.end()
+        for detector in self._detectors:  # changes no scores, and asks for those of the whole batch
+            detector(self._input_ids, torch.stack([logits[0] for logits in self._logits]))
         pad = self._config._pad_token_tensor
         sequences = padded(self._input_ids, self._tokens, None if pad is None else int(pad))
         if not self._config.return_dict_in_generate:
             return sequences
-        return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors)
+        is_encoded = any(isinstance(each.inputs, EncodedPrompt) for each in self._prompts)
+        return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors, is_encoded)
 
     def _stream(self, generator: Generator) -> None:
         each, reference = self._settings(generator.vocab_size), self._reference
@@ -103,6 +110,7 @@ class GenerateCall:
         samples = bool(self._config.do_sample)
         seeds = torch.randint(_SEEDS, (len(self._rows),)).tolist() if samples else [0] * len(self._rows)
         keeps_logits = gives(self._config, "output_scores") or gives(self._config, "output_logits")
+        keeps_logits = keeps_logits or bool(self._detectors)
         return [
             sampling_settings(self._processors, row, len(self._rows), samples)
             | stopping_settings(self._criteria, row, self._config.max_length, vocab_size)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from specdec.errors import RequestError
 from specdec.sampling.processors import is_path_pure, processor_name
@@ -47,7 +47,8 @@ def as_output(
     logits: Sequence[Sequence[torch.Tensor]],
     config: GenerationConfig,
     processors: Sequence[Any],
-) -> GenerateDecoderOnlyOutput:
+    is_encoded: bool = False,
+) -> GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
     """Return the output for ``return_dict_in_generate``.
 
     It has the sequences and, if requested, for each new token the scores and logits, (batch, vocab), which are zeros
@@ -56,12 +57,14 @@ def as_output(
     Args:
         num_given: number of tokens of the prompts in ``sequences``, padding included.
         logits: by row, the logits of each new token, (vocab,); empty if neither scores nor logits are returned.
+        is_encoded: of an encoder-decoder model.
     """
     num_new = sequences.shape[1] - num_given if config.output_scores or config.output_logits else 0
     steps = [_step([row[index] if index < len(row) else None for row in logits]) for index in range(num_new)]
     steps = [step.to(sequences.device) for step in steps]
     scores = [_processed(processors, sequences[:, : num_given + index], step) for index, step in enumerate(steps)]
-    return GenerateDecoderOnlyOutput(
+    kind = GenerateEncoderDecoderOutput if is_encoded else GenerateDecoderOnlyOutput
+    return kind(
         sequences=sequences,
         scores=tuple(scores) if config.output_scores else None,
         logits=tuple(steps) if config.output_logits else None,

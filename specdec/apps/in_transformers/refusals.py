@@ -1,7 +1,7 @@
 """Checks that refuse unsupported calls of ``generate``, each with the argument's name."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,6 +10,7 @@ from transformers.generation import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
 from specdec.errors import RequestError
+from specdec.inputs.encoded import ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS
 from specdec.inputs.prepared import ENCODED
 from specdec.models.architecture import CACHE_ARGUMENTS
 from specdec.models.modalities import modalities_of
@@ -59,7 +60,9 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
     Raises:
         RequestError: with the names of the inputs.
     """
-    own = inspect.signature(model.forward).parameters if modalities_of(model) else {}
+    own: Collection[str] = inspect.signature(model.forward).parameters if modalities_of(model) else ()
+    if model.config.is_encoder_decoder:
+        own = ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
         if name in CACHE_ARGUMENTS and _is_quantized(value):  # also that of cache_implementation="quantized"
             raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")
