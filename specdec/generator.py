@@ -30,7 +30,7 @@ class Generator:
     """Decodes with a model, several tokens per forward pass, without changing the text.
 
     Args:
-        model: a transformers model of text, as it is or wrapped by PEFT, ``torch.compile`` or data parallelism;
+        model: a transformers text generator, as it is or wrapped by PEFT, ``torch.compile`` or data parallelism;
             or its path or hub name (loaded from safetensors or a GGUF file, without remote code); or a ``ToyModel``.
         tokenizer: the model's, or its processor if prompts have images or audio; without it, prompts are token ids.
         proposer, verifier, mask: an object, or a string that names an installed plug-in with its options, such as
@@ -200,8 +200,7 @@ class Generator:
             generation_config: a transformers GenerationConfig; settings passed by name take precedence.
             on_step: called with the record of each pass: trees, accepted paths, tokens, seconds.
             each: for a list, one mapping of settings for each prompt, which take precedence.
-            context: a ``context`` of this generator, or a list with one for each prompt: cached tokens aren't computed
-                again, and the new text is cached afterwards.
+            context: a ``context`` of this generator, or one for each prompt, whose cached tokens aren't computed again.
             reference: text or ids that the answer is expected to resemble, to draft from; or one for each prompt.
             options: settings, see ``Settings``. ``seed`` may be a list, one for each prompt. Names of
                 ``model.generate`` are accepted: ``do_sample``, ``stop_strings``, ``num_return_sequences``,

@@ -13,41 +13,17 @@ A strategy that reads prompts has state of its own about each entry, and reuses 
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Optional
-from weakref import WeakKeyDictionary
 
-from specdec.backends.base import KVBlock
 from specdec.decoding.context import Context
+from specdec.decoding.prefix_block import BLOCK, Block, content_of
 from specdec.decoding.request_state import RequestState
-from specdec.decoding.strategy import Strategy
 from specdec.errors import Guard, SpecdecError
 from specdec.inputs.base import Mark, PromptInputs, num_same
 from specdec.strategies.request import Retained
 from specdec.target import CacheRow, Target
 
-_BLOCK = 32  # tokens: a request recomputes less than a block of what it shares
 _MAX_ROWS = 16  # a pass also covers the rows between its own
-
-
-@dataclass(slots=True, eq=False)
-class _Block:
-    """Keys and values of ``tokens``, which follow the text of ``parent`` and end at position ``end``.
-
-    Attributes:
-        tokens: with the images and the like that begin among them.
-        num_bytes: of keys, values and states.
-        states: by strategy, about the block's positions and the one before them, without the last: the state at a
-            position may depend on the next token.
-    """
-
-    parent: Optional["_Block"]
-    tokens: tuple[int | Mark, ...]
-    end: int
-    held: KVBlock
-    num_bytes: int = 0
-    states: WeakKeyDictionary[Strategy, Retained] = field(default_factory=WeakKeyDictionary)
 
 
 class PrefixCache:
@@ -67,7 +43,7 @@ class PrefixCache:
         self._is_checked = False  # the model, since no request was running
         self._contexts: list[Context] = []  # those with rows, by last use
         # By last use, each before its parent: the first has no children.
-        self._blocks = OrderedDict[tuple[_Block | None, tuple[int | Mark, ...]], _Block]()
+        self._blocks = OrderedDict[tuple[Block | None, tuple[int | Mark, ...]], Block]()
         self._max_bytes = 0
         self.num_bytes = 0
 
@@ -218,23 +194,23 @@ class PrefixCache:
             return ()
         return tuple(block.states[strategy] for block in path) if strategy.reads_prompts else ()
 
-    def _copy_blocks(self, row: CacheRow, tokens: Sequence[int], inputs: PromptInputs | None) -> list[_Block]:
+    def _copy_blocks(self, row: CacheRow, tokens: Sequence[int], inputs: PromptInputs | None) -> list[Block]:
         """Add the blocks of a row to the cache, as far as there is room; return them, and those that were cached."""
         path = list(self._path_of(tokens[: row.length], inputs))
         self._touch(path)  # so that none of them is dropped for a later block
         for block in path:
             if not block.held.is_final:
-                held = block.held.improved(self._target.copy_block(row, block.end - _BLOCK, block.end))
+                held = block.held.improved(self._target.copy_block(row, block.end - BLOCK, block.end))
                 if not self._grow(block, held.num_bytes - block.held.num_bytes, path):
                     return path
                 block.held = held
-        begin = len(path) * _BLOCK
-        ends = range(row.length // _BLOCK * _BLOCK, begin, -_BLOCK)
-        copies = ((end, self._target.copy_block(row, end - _BLOCK, end)) for end in ends)
+        begin = len(path) * BLOCK
+        ends = range(row.length // BLOCK * BLOCK, begin, -BLOCK)
+        copies = ((end, self._target.copy_block(row, end - BLOCK, end)) for end in ends)
         last_end, last = next((each for each in copies if each[1].is_resumable), (begin, None))  # a row continues there
-        for end in range(begin + _BLOCK, last_end + 1, _BLOCK):
-            held = last if last is not None and end == last_end else self._target.copy_block(row, end - _BLOCK, end)
-            block = _Block(path[-1] if path else None, _content(tokens, inputs, end), end, held)
+        for end in range(begin + BLOCK, last_end + 1, BLOCK):
+            held = last if last is not None and end == last_end else self._target.copy_block(row, end - BLOCK, end)
+            block = Block(path[-1] if path else None, content_of(tokens, inputs, end - BLOCK, end), end, held)
             if not self._grow(block, held.num_bytes, path):
                 break
             self._blocks[block.parent, block.tokens] = block
@@ -242,16 +218,16 @@ class PrefixCache:
         self._touch(path)
         return path
 
-    def _save_states(self, path: Sequence[_Block], request: RequestState) -> None:
+    def _save_states(self, path: Sequence[Block], request: RequestState) -> None:
         """Add a strategy's states to the blocks of a text, as far as there is room."""
         for block in path:
             if request.strategy not in block.states:
-                state = request.retained_state(max(block.end - _BLOCK - 1, 0), block.end - 1)
+                state = request.retained_state(max(block.end - BLOCK - 1, 0), block.end - 1)
                 if state is None or not self._grow(block, state.num_bytes, path):
                     return
                 block.states[request.strategy] = state
 
-    def _grow(self, block: _Block, num_bytes: int, path: Sequence[_Block]) -> bool:
+    def _grow(self, block: Block, num_bytes: int, path: Sequence[Block]) -> bool:
         """Count the bytes that are to be added to a block, if there is room without dropping any block of ``path``."""
         if not self._make_room(num_bytes, path):
             return False
@@ -259,7 +235,7 @@ class PrefixCache:
         self.num_bytes += num_bytes
         return True
 
-    def _make_room(self, num_bytes: int, path: Sequence[_Block] = ()) -> bool:
+    def _make_room(self, num_bytes: int, path: Sequence[Block] = ()) -> bool:
         """Drop the least recently used blocks until there is room; False if it needs one of ``path``."""
         while self.num_bytes + num_bytes > self._max_bytes:
             oldest = next(iter(self._blocks.values()), None)
@@ -269,16 +245,16 @@ class PrefixCache:
             self.num_bytes -= oldest.num_bytes
         return True
 
-    def _path_of(self, text: Sequence[int], inputs: PromptInputs | None) -> Iterator[_Block]:
+    def _path_of(self, text: Sequence[int], inputs: PromptInputs | None) -> Iterator[Block]:
         """The cached blocks of a text's prefix."""
-        block: _Block | None = None
-        for end in range(_BLOCK, len(text) + 1, _BLOCK):
-            block = self._blocks.get((block, _content(text, inputs, end)))
+        block: Block | None = None
+        for end in range(BLOCK, len(text) + 1, BLOCK):
+            block = self._blocks.get((block, content_of(text, inputs, end - BLOCK, end)))
             if block is None:
                 return
             yield block
 
-    def _touch(self, path: Sequence[_Block]) -> None:
+    def _touch(self, path: Sequence[Block]) -> None:
         """Mark the blocks of a text as used, its first one last."""
         for block in reversed(path):
             self._blocks.move_to_end((block.parent, block.tokens))
@@ -286,12 +262,6 @@ class PrefixCache:
     def _disable(self, error: SpecdecError) -> None:
         warnings.warn(f"the prefix cache is disabled: {error}", stacklevel=2)
         self.resize(0)
-
-
-def _content(text: Sequence[int], inputs: PromptInputs | None, end: int) -> tuple[int | Mark, ...]:
-    """Return the tokens of the block that ends at a position, and the inputs that begin among them."""
-    start = end - _BLOCK
-    return (*text[start:end], *(() if inputs is None else inputs.marks_in(start, end)))
 
 
 def _resumes(request: RequestState, end: int) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec import Generator, RequestError
-from specdec.decoding.prefix_cache import _BLOCK
+from specdec.decoding.prefix_block import BLOCK
 from tests.support.model_changes import CHANGES, patch_module, tiny
 from tests.support.plain import decode_model
 
@@ -71,7 +71,7 @@ def test_prefixes_are_forgotten_by_a_changed_model(name: str) -> None:
             assert not isinstance(handle, Exception)
             while batch.advance() is not None:
                 pass
-            found.append(handle.stats.num_reused >= _BLOCK)
+            found.append(handle.stats.num_reused >= BLOCK)
             assert handle.new_tokens == decode_model(model, prompt, 8, None, eos=())
     assert found == [False, True, False, True]
 

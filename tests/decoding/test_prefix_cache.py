@@ -8,7 +8,8 @@ from transformers.models.gemma3n import Gemma3nForCausalLM, Gemma3nTextConfig
 
 from specdec import Generator, ToyModel
 from specdec.backends.base import KVBlock
-from specdec.decoding.prefix_cache import _BLOCK, PrefixCache
+from specdec.decoding.prefix_block import BLOCK
+from specdec.decoding.prefix_cache import PrefixCache
 from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
@@ -41,22 +42,22 @@ def test_text_behind_kept_prefixes_is_the_text_from_scratch(name: str) -> None:
     numerics: Any = "auto" if name == "toy" else "exact"
     kept, fresh = (Generator(model, proposer="autoregressive", numerics=numerics) for _ in range(2))
     rng, vocab = random.Random(5), kept.shapes.vocab_size
-    shared, num_reused = [random_text(rng, vocab, 2 * _BLOCK + 3) for _ in range(2)], 0
+    shared, num_reused = [random_text(rng, vocab, 2 * BLOCK + 3) for _ in range(2)], 0
     with kept.open_batch(max_prefix_bytes=1 << 20) as batch:
         for _ in range(8):
             prompts = [
-                (rng.choice(shared)[: rng.randint(_BLOCK, 2 * _BLOCK + 3)] + random_text(rng, vocab, rng.randint(1, 6)))
+                (rng.choice(shared)[: rng.randint(BLOCK, 2 * BLOCK + 3)] + random_text(rng, vocab, rng.randint(1, 6)))
                 for _ in range(rng.randint(1, 4))
             ]
             for prompt, (tokens, copied) in zip(prompts, decode(batch, prompts, max_new_tokens=6), strict=True):
                 assert tokens == list(fresh.generate(prompt, max_new_tokens=6).token_ids)
                 num_reused += copied
-    assert num_reused > 4 * _BLOCK
+    assert num_reused > 4 * BLOCK
 
 
 def test_requests_side_by_side_share_what_the_first_has_read() -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive")
-    system = [0, 1, 2, 3] * _BLOCK
+    system = [0, 1, 2, 3] * BLOCK
     with generator.open_batch(max_batch_size=4, max_prefix_bytes=1 << 20) as batch:
         copied = [count for _, count in decode(batch, [[*system, token] for token in range(4)], max_new_tokens=3)]
     assert copied == [0, len(system), len(system), len(system)]
@@ -67,7 +68,7 @@ def test_an_answer_is_kept_for_the_next_turn() -> None:
     with generator.open_batch(max_prefix_bytes=1 << 20) as batch:
         ((answer, _),) = decode(batch, [prompt], max_new_tokens=50)
         ((_, copied),) = decode(batch, [[*prompt, *answer, 3]], max_new_tokens=2)
-    assert copied == (len(prompt) + len(answer) - 1) // _BLOCK * _BLOCK
+    assert copied == (len(prompt) + len(answer) - 1) // BLOCK * BLOCK
 
 
 @pytest.mark.parametrize(("name", "num_tokens"), [("nemotron_h", 30), *(("qwen3_next", each) for each in (30, 45))])
@@ -102,42 +103,42 @@ def test_each_turn_of_a_chat_is_the_text_from_scratch_where_time_steps_are_limit
                 assert tokens == list(fresh.generate(text, max_new_tokens=num_tokens, **settings).token_ids)
                 text += tokens
                 num_reused.append(copied)
-        assert num_reused == [0, _BLOCK, 4 * _BLOCK]
+        assert num_reused == [0, BLOCK, 4 * BLOCK]
 
 
 def test_a_block_that_is_known_gets_a_state_that_a_later_row_has() -> None:
     generator = Generator(families.make(*families.STATES["qwen3_next"]), proposer="autoregressive")
-    shared = random_text(random.Random(3), families.VOCAB, 2 * _BLOCK)
+    shared = random_text(random.Random(3), families.VOCAB, 2 * BLOCK)
     with generator.open_batch(max_prefix_bytes=1 << 24) as batch:
-        texts = [[*shared, *shared[:_BLOCK]], shared, [*shared, 5, 7, 3]]
+        texts = [[*shared, *shared[:BLOCK]], shared, [*shared, 5, 7, 3]]
         copied = [decode(batch, [text], max_new_tokens=2, eos_token_id=())[0][1] for text in texts]
-    assert copied == [0, 0, 2 * _BLOCK]
+    assert copied == [0, 0, 2 * BLOCK]
 
 
 def test_blocks_of_different_sizes_fill_the_bound_and_those_without_a_state_at_their_end_are_not_kept() -> None:
     generator = Generator(families.make(*families.STATES["qwen3_next"]), proposer="autoregressive")
-    prompt, copied = random_text(random.Random(2), families.VOCAB, 3 * _BLOCK), list[int]()
+    prompt, copied = random_text(random.Random(2), families.VOCAB, 3 * BLOCK), list[int]()
     max_bytes = 1 << 24
     for _ in range(2):
         with generator.open_batch(max_prefix_bytes=max_bytes) as batch:
             copied += [decode(batch, [text], max_new_tokens=2)[0][1] for text in (prompt, [*prompt, 5])]
             max_bytes = batch.prefix_cache.num_bytes
-            decode(batch, [random_text(random.Random(4), families.VOCAB, _BLOCK + 8)], max_new_tokens=2)
+            decode(batch, [random_text(random.Random(4), families.VOCAB, BLOCK + 8)], max_new_tokens=2)
             assert batch.prefix_cache.num_bytes == max_bytes
-    assert copied == [0, 3 * _BLOCK] * 2
+    assert copied == [0, 3 * BLOCK] * 2
 
 
 def test_the_least_recently_used_goes_and_the_bound_holds() -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive")
-    texts = [[first] + [1] * _BLOCK * 2 for first in range(4)]
-    block_bytes = 8 * _BLOCK  # the toy's tokens, as 64-bit integers
+    texts = [[first] + [1] * BLOCK * 2 for first in range(4)]
+    block_bytes = 8 * BLOCK  # the toy's tokens, as 64-bit integers
     with generator.open_batch(max_prefix_bytes=block_bytes * 6) as batch:
         for text in (*texts[:3], texts[0], texts[3]):
             decode(batch, [text], max_new_tokens=1)
             assert batch.prefix_cache.num_bytes <= block_bytes * 6
         assert batch.prefix_cache.num_bytes == block_bytes * 6
         again = [decode(batch, [text], max_new_tokens=1)[0][1] for text in (texts[0], texts[2], texts[1])]
-    assert again == [2 * _BLOCK, 2 * _BLOCK, 0]
+    assert again == [2 * BLOCK, 2 * BLOCK, 0]
 
 
 def test_nothing_is_kept_unless_asked_for_or_by_a_backend_that_cant() -> None:
@@ -170,12 +171,12 @@ def test_layers_that_read_anothers_keys_are_copied_as_well() -> None:
     with generator.open_batch(max_prefix_bytes=1 << 24) as batch:
         (first, _), (again, copied) = (decode(batch, [prompt], max_new_tokens=3)[0] for _ in range(2))
     assert again == first
-    assert copied == 2 * _BLOCK
+    assert copied == 2 * BLOCK
 
 
 def test_more_than_the_bound_is_never_held_and_a_long_text_keeps_its_beginning() -> None:
     generator, most = Generator(ToyModel.random(), proposer="autoregressive"), 0
-    block_bytes, copy_block = 8 * _BLOCK, Target.copy_block
+    block_bytes, copy_block = 8 * BLOCK, Target.copy_block
 
     def counting(target: Target, row: CacheRow, start: int, stop: int) -> KVBlock:
         nonlocal most
@@ -184,10 +185,10 @@ def test_more_than_the_bound_is_never_held_and_a_long_text_keeps_its_beginning()
 
     with pytest.MonkeyPatch.context() as patched, generator.open_batch(max_prefix_bytes=block_bytes * 4) as batch:
         patched.setattr(Target, "copy_block", counting)
-        text = [0, 1, 2, 3] * (_BLOCK * 3)
+        text = [0, 1, 2, 3] * (BLOCK * 3)
         decode(batch, [text], max_new_tokens=1)
         assert most <= block_bytes * 5, "one beyond the bound is looked at, and not kept"
-        assert decode(batch, [text], max_new_tokens=1)[0][1] == 4 * _BLOCK
+        assert decode(batch, [text], max_new_tokens=1)[0][1] == 4 * BLOCK
 
 
 @pytest.mark.parametrize("broken", ["copy_block", "append_blocks"])

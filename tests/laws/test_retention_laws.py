@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec import Engine, Generator, Proposer, ToyModel
-from specdec.decoding.prefix_cache import _BLOCK
+from specdec.decoding.prefix_block import BLOCK
 from specdec.strategies import MergedProposer, Retained, SuffixProposer
 from tests.support.plain import decode_law
 from tests.support.watching import BYTES, Counting, Watching, WatchingDrafter, assert_each_once
@@ -65,8 +65,8 @@ def test_after_a_shared_prefix_every_position_was_shown_once(is_merged: bool) ->
     watching = Watching(seen=seen)
     strategy = merged(watching) if is_merged else watching
     generator = Generator(ToyModel.random(vocab_size=5), proposer="autoregressive")
-    begun = [index * 7 % 5 for index in range(_BLOCK)]
-    shared = [[*begun, *(index * step % 5 for index in range(1, 2 * _BLOCK))] for step in (1, 2, 3)]  # one first block
+    begun = [index * 7 % 5 for index in range(BLOCK)]
+    shared = [[*begun, *(index * step % 5 for index in range(1, 2 * BLOCK))] for step in (1, 2, 3)]  # one first block
     with generator.open_batch(max_batch_size=2, max_prefix_bytes=1 << 20) as batch:
         for _ in range(14):
             handles = list[Any]()
@@ -80,7 +80,7 @@ def test_after_a_shared_prefix_every_position_was_shown_once(is_merged: bool) ->
             assert [handle.error for handle in handles] == [None] * len(handles)
             num_reused += sum(handle.stats.num_reused for handle in handles)
     assert_each_once(seen)
-    assert num_reused > 6 * _BLOCK
+    assert num_reused > 6 * BLOCK
 
 
 def served(batch: Any, prompt: list[int], proposer: Proposer | None = None) -> int:
@@ -96,13 +96,13 @@ def test_blocks_are_reused_by_a_strategy_that_has_state_about_them() -> None:
     seen = list[Any]()
     one, other = Watching(seen=seen), Watching(seen=seen, tag=1)
     generator = Generator(ToyModel.random(vocab_size=5), proposer="autoregressive")
-    prompt = [index * 3 % 5 for index in range(2 * _BLOCK + 4)]
+    prompt = [index * 3 % 5 for index in range(2 * BLOCK + 4)]
     with generator.open_batch(max_prefix_bytes=1 << 20) as batch:
         assert served(batch, prompt) == 0
-        assert served(batch, prompt) == 2 * _BLOCK
-        assert [served(batch, prompt, one) for _ in range(2)] == [0, 2 * _BLOCK - 1]
-        assert [served(batch, prompt, other) for _ in range(2)] == [0, 2 * _BLOCK - 1]
-        assert served(batch, prompt, one) == 2 * _BLOCK - 1
+        assert served(batch, prompt) == 2 * BLOCK
+        assert [served(batch, prompt, one) for _ in range(2)] == [0, 2 * BLOCK - 1]
+        assert [served(batch, prompt, other) for _ in range(2)] == [0, 2 * BLOCK - 1]
+        assert served(batch, prompt, one) == 2 * BLOCK - 1
     assert_each_once(seen)
 
 
@@ -110,10 +110,10 @@ def test_states_are_in_the_prefix_caches_account() -> None:
     seen = list[Any]()
     watching = Watching(seen=seen)
     generator = Generator(ToyModel.random(vocab_size=5), proposer=watching)
-    block, room = 8 * _BLOCK, 8 * _BLOCK + BYTES * _BLOCK  # keys of the toy are eight bytes
+    block, room = 8 * BLOCK, 8 * BLOCK + BYTES * BLOCK  # keys of the toy are eight bytes
     with generator.open_batch(max_prefix_bytes=3 * room) as batch:
         for first in range(6):
-            served(batch, [first % 5, first // 5] + [1] * (2 * _BLOCK))
+            served(batch, [first % 5, first // 5] + [1] * (2 * BLOCK))
             assert block < batch.prefix_cache.num_bytes <= 3 * room
         cached = list(batch.prefix_cache._blocks.values())
         assert batch.prefix_cache.num_bytes == sum(

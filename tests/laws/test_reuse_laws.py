@@ -158,7 +158,7 @@ def assert_shown_in_order(seen: Sequence[Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.decoding.prefix_cache._BLOCK", BLOCK)
+    monkeypatch.setattr("specdec.decoding.prefix_cache.BLOCK", BLOCK)
 
 
 @pytest.mark.parametrize("copies", [True, False], ids=["blocks and rows", "rows alone"])
