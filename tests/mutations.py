@@ -406,7 +406,7 @@ MUTATIONS = (
     Mutation(
         "Medusa's noise of the positions before",
         "specdec/heads/strategies/candidates.py",
-        (("self.at(num_drafted)) is not None", "self.at(num_drafted - 1)) is not None"),),
+        (("len(request.tokens) + num_drafted)", "len(request.tokens) + num_drafted - 1)"),),
         (f"{OTHER_HEADS}::test_noise_is_that_of_the_positions_which_the_heads_predict",),
     ),
     Mutation(
@@ -465,8 +465,8 @@ MUTATIONS = (
     ),
     Mutation(
         "P-EAGLE: no room for mask pairs",
-        "specdec/heads/drafting.py",
-        (("+ num_rows + num_slots))", "+ num_rows))"),),
+        "specdec/heads/first_pass.py",
+        (("int(pairs.positions.max()) + 1 + num_slots)", "int(pairs.positions.max()) + 1)"),),
         (f"{P_EAGLE}::test_a_pass_of_a_ragged_batch_is_the_references",),
     ),
     Mutation(
@@ -507,13 +507,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a head keeps the keys and values of its draft",
-        "specdec/heads/drafting.py",
-        (
-            (
-                "caches[0].advance(int(counts[0]))",
-                "caches[0].advance(int(counts[0]) + 1)",
-            ),
-        ),
+        "specdec/heads/first_pass.py",
+        (("cache.advance(last + 1)", "cache.advance(last + 2)"),),
         ("tests/heads/test_eagle3.py",),
     ),
     Mutation(
@@ -568,8 +563,9 @@ MUTATIONS = (
         "specdec/decoding/prefix_cache.py",
         (
             (
-                "block = self._blocks.get((block, _content(text, inputs, end)))",
-                "block = {key: one for (_, key), one in self._blocks.items()}.get(_content(text, inputs, end))",
+                "block = self._blocks.get((block, content_of(text, inputs, end - BLOCK, end)))",
+                "key = content_of(text, inputs, end - BLOCK, end)\n"
+                "            block = {each: one for (_, each), one in self._blocks.items()}.get(key)",
             ),
         ),
         (REUSE,),
@@ -809,7 +805,7 @@ MUTATIONS = (
     Mutation(
         "a retried answer reads the one that it replaces",
         "specdec/apps/chat/session.py",
-        (("self._turn(self.conversation.without_last(), self", "self._turn(self.conversation, self"),),
+        (("self._turn(self.conversation.without_last(), last", "self._turn(self.conversation, last"),),
         ("tests/apps/chat/test_session.py::test_undo_and_retry",),
     ),
     Mutation(
