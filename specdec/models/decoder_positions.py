@@ -49,7 +49,9 @@ class DecoderPositions:
 
         def found(table: Any, _: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
             if self._is_embedding():
-                rows: torch.Tensor = torch.nn.functional.embedding(positions + getattr(table, "offset", 0), table.weight)
+                rows: torch.Tensor = torch.nn.functional.embedding(
+                    positions + getattr(table, "offset", 0), table.weight
+                )
                 return rows
             counted = positions + table.padding_idx + 1
             vectors: torch.Tensor = table.weights[torch.where(ids == table.padding_idx, table.padding_idx, counted)]

@@ -77,9 +77,7 @@ def encoded(model: Any, inputs: dict[str, torch.Tensor]) -> EncoderOutput:
 
 
 @torch.no_grad()
-def distance(
-    model: Any, inputs: dict[str, torch.Tensor], text: list[int], tree: DraftTree, found: OutputRow
-) -> float:
+def distance(model: Any, inputs: dict[str, torch.Tensor], text: list[int], tree: DraftTree, found: OutputRow) -> float:
     """The largest distance of a node's logits to those of the whole model's forward, without a cache, on its path."""
     worst = 0.0
     for node in range(len(tree)):
@@ -137,7 +135,9 @@ def test_a_padding_token_in_a_draft_is_decoded_as_generate_decodes_it() -> None:
     with torch.no_grad():
         rows.model(encoder_outputs=output, decoder_input_ids=torch.tensor([text]), cache=cache)
         for node, token in enumerate(tree.tokens):
-            own = rows.model(encoder_outputs=output, decoder_input_ids=torch.tensor([[token]]), cache=cache).logits[0, -1]
+            own = rows.model(encoder_outputs=output, decoder_input_ids=torch.tensor([[token]]), cache=cache).logits[
+                0, -1
+            ]
             assert float((found.logits(node) - own).abs().max()) <= TOLERANCE
 
 
@@ -145,9 +145,7 @@ def test_a_padding_token_in_a_draft_is_decoded_as_generate_decodes_it() -> None:
 def test_keys_of_an_encoders_output_are_computed_once_for_a_prompt(family: str) -> None:
     rows = Rows(family)
     names = ("encoder_attn.k_proj", "EncDecAttention.k")
-    projections = [
-        module for name, module in rows.backend.model.decoder.named_modules() if name.endswith(names)
-    ]
+    projections = [module for name, module in rows.backend.model.decoder.named_modules() if name.endswith(names)]
     counts = [0]
     for module in projections:
         module.register_forward_hook(lambda *_: counts.__setitem__(0, counts[0] + 1))
@@ -165,7 +163,11 @@ def test_keys_of_an_encoders_output_are_computed_once_for_a_prompt(family: str) 
 
 def test_the_callers_model_is_unchanged() -> None:
     model = make("bart")
-    before = model.config.to_dict(), model.config._attn_implementation, {name: id(part) for name, part in model.named_modules()}
+    before = (
+        model.config.to_dict(),
+        model.config._attn_implementation,
+        {name: id(part) for name, part in model.named_modules()},
+    )
     view = decoder_of(model)
     assert decoder_of(model) is view and decoder_of(view) is view
     assert (view.config.num_hidden_layers, model.config.num_hidden_layers) == (2, 1)
@@ -173,7 +175,11 @@ def test_the_callers_model_is_unchanged() -> None:
     with pytest.raises(IndexError), torch.no_grad():
         view(torch.tensor([[VOCAB]]), position_ids=torch.tensor([[0]]), logits_to_keep=1)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
-    after = model.config.to_dict(), model.config._attn_implementation, {name: id(part) for name, part in model.named_modules()}
+    after = (
+        model.config.to_dict(),
+        model.config._attn_implementation,
+        {name: id(part) for name, part in model.named_modules()},
+    )
     assert before == after
 
 

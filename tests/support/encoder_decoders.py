@@ -36,7 +36,9 @@ def _trocr() -> Any:
 
 
 def _donut() -> Any:
-    encoder = hf.DonutSwinConfig(image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4)
+    encoder = hf.DonutSwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
     own = {**_FLAT, "encoder_layers": 2, "is_decoder": True, "is_encoder_decoder": False, "add_cross_attention": True}
     return _vision(encoder, hf.MBartConfig(**own))  # with a projection between the two
 
@@ -58,7 +60,9 @@ def _whisper() -> Any:
 def _speech2text() -> Any:
     sizes = {"input_feat_per_channel": 8, "input_channels": 1, "max_source_positions": 64, "conv_channels": 16}
     return hf.Speech2TextForConditionalGeneration(
-        hf.Speech2TextConfig(**{**_FLAT, **sizes, "max_target_positions": 128, "num_conv_layers": 2}, conv_kernel_sizes=(3, 3))
+        hf.Speech2TextConfig(
+            **{**_FLAT, **sizes, "max_target_positions": 128, "num_conv_layers": 2}, conv_kernel_sizes=(3, 3)
+        )
     )
 
 
