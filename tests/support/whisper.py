@@ -51,6 +51,7 @@ def whisper() -> tuple[PreTrainedModel, Any]:
                 parameter.normal_(std=scale / parameter.shape[-1] ** 0.5)
     own = model.generation_config
     vars(own).update(
+        _from_model_config=False,  # or loading would make it anew
         is_multilingual=True,
         lang_to_id={token: ids[token] for token in LANGUAGES},
         task_to_id={token[2:-2]: ids[token] for token in TASKS},

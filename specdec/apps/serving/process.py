@@ -80,6 +80,8 @@ def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Ser
     """
     server = Server(generator, options, strategy)
     generator.costs()
+    if server.transcriptions.is_available:  # its prompts are recordings
+        return server
     first = generator.generate([0, 0], proposer=server.aliases.proposer(OFF), max_new_tokens=2)
     server.notes |= dict.fromkeys(first.notes)  # the generator's own are reported once
     check_memory(generator, options)  # which that text has shown for a token

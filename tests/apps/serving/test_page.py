@@ -1,5 +1,6 @@
 """The page about the server: its commands and its code run against a server that its first command starts."""
 
+import copy
 import json
 import shlex
 import shutil
@@ -13,10 +14,15 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from specdec import Generator
 from specdec.apps.cli import app
+from tests.apps.serving.serving import serving
+from tests.support.media_models import hum, llava, noise, png, wav
+from tests.support.whisper import whisper
 from tests.test_readme import ROOT, blocks
 
 PORT = "8000"
+OTHERS = {"llava": llava, "whisper-small": whisper}  # models that aren't the page's first one
 
 
 def commands() -> list[str]:
@@ -39,7 +45,7 @@ def test_the_pages_commands_and_code_run(
         line = next(line for line in started.stderr if "http://" in line)
         port = line.strip().rpartition(":")[2]
         try:
-            for block in blocks("server.md", "py"):
+            for block in (block for block in blocks("server.md", "py") if not any(name in block for name in OTHERS)):
                 exec(compile(block.replace(PORT, port), "server.md", "exec"), {})
             assert "speculation" in capsys.readouterr().out
             health = json.loads(container()["HEALTHCHECK"].partition("CMD ")[2])
@@ -53,6 +59,19 @@ def test_the_pages_commands_and_code_run(
         finally:
             started.terminate()
             assert started.wait(60) == 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_code_for_images_and_recordings_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("receipt.png").write_bytes(png(noise(1)))
+    Path("talk.wav").write_bytes(wav(hum(1, 3.0)))
+    (block,) = (block for block in blocks("server.md", "py") if name in block)
+    with serving(Generator(*copy.deepcopy(OTHERS[name]()), proposer="prompt_lookup"), name=name) as running:
+        exec(compile(block.replace(f"localhost:{PORT}", running.url.rpartition("/")[2]), "server.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
 
 
 def test_every_option_that_the_page_names_exists() -> None:

@@ -4,6 +4,7 @@ import copy
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +13,10 @@ import openai
 import pytest
 
 from specdec import Generator
+from specdec.apps.serving.options import ServerOptions
+from specdec.apps.serving.process import prepared
 from specdec.apps.serving.transcriptions.transcriber import Stop
+from specdec.models import load_pretrained
 from tests.apps.serving.serving import Served, serving
 from tests.support.media_models import hum, wav
 from tests.support.whisper import own_transcript, whisper
@@ -147,6 +151,19 @@ def test_forms_that_arent(listening: Served, content: bytes, kind: str, reason: 
     reply = httpx.post(url, content=content, headers={"content-type": kind}, timeout=60)
     assert reply.status_code == 400
     assert reason in reply.json()["error"]["message"]
+
+
+def test_a_folder_is_served_and_text_is_refused(tmp_path: Path) -> None:
+    model, processor = whisper()
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    generator = Generator(*load_pretrained(str(tmp_path)), proposer="prompt_lookup")
+    prepared(generator, ServerOptions(name="demo"), "prompt_lookup")
+    with serving(generator) as running:
+        expected = text_of(own_transcript(hum(2, SHORT), timed=False, language="en"))
+        assert post(running, wav(hum(2, SHORT)), language="en").json() == {"text": expected}
+        reply = running.post("/v1/completions", {"model": "demo", "prompt": "a"})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "prompt")
 
 
 def test_a_model_that_doesnt_transcribe_says_so(served: Served) -> None:

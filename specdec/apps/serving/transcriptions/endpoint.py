@@ -34,6 +34,11 @@ class TranscriptionEndpoint:
             decode = custom_generate(generator.proposer, verifier=generator.verifier, numerics=generator.numerics.mode)
             self._transcriber = Transcriber(model, copy.deepcopy(generator.processor), decode)
 
+    @property
+    def is_available(self) -> bool:
+        """True for a model that transcribes, and continues no text."""
+        return self._transcriber is not None
+
     async def answer(self, request: Request) -> Response:
         """Return a recording's transcript; raises ApiError if it is refused."""
         check_origin(request.headers, self._options.origins)
