@@ -402,7 +402,7 @@ MUTATIONS = (
     Mutation(
         "Medusa's noise of the positions before",
         "specdec/heads/strategies/candidates.py",
-        (("self.at(num_drafted)) is not None", "self.at(num_drafted - 1)) is not None"),),
+        (("map(self.at, range(count))", "map(self.at, range(-1, count - 1))"),),
         (f"{OTHER_HEADS}::test_noise_is_that_of_the_positions_which_the_heads_predict",),
     ),
     Mutation(
@@ -461,8 +461,8 @@ MUTATIONS = (
     ),
     Mutation(
         "P-EAGLE: no room for mask pairs",
-        "specdec/heads/drafting.py",
-        (("+ num_rows + num_slots))", "+ num_rows))"),),
+        "specdec/heads/first_pass.py",
+        (("+ 1 + num_slots))", "+ 1))"),),
         (f"{P_EAGLE}::test_a_pass_of_a_ragged_batch_is_the_references",),
     ),
     Mutation(
@@ -503,11 +503,11 @@ MUTATIONS = (
     ),
     Mutation(
         "a head keeps the keys and values of its draft",
-        "specdec/heads/drafting.py",
+        "specdec/heads/first_pass.py",
         (
             (
-                "caches[0].advance(int(counts[0]))",
-                "caches[0].advance(int(counts[0]) + 1)",
+                "cache.advance(last + 1)",
+                "cache.advance(last + 2)",
             ),
         ),
         ("tests/heads/test_eagle3.py",),
