@@ -107,7 +107,7 @@ def begin(
     noise: NoiseAt = lambda _: None,
     *,
     size: DraftSize,
-) -> "Growth":
+) -> "DraftGrowth":
     """Append pairs to the caches and draft the first level after the last of them; the arguments are ``TreeGrowth``'s.
 
     The children of a node are the most probable tokens. At most ``size.num_levels - 1`` levels may be fed.
@@ -118,7 +118,7 @@ def begin(
     return WholeDraft(runner.draft(new_pairs(caches, states, tokens), caches, size, joined), size)
 
 
-class Growth(ABC):
+class DraftGrowth(ABC):
     """Draft trees of several requests, which grow by a level with each ``feed``.
 
     Args:
@@ -158,7 +158,7 @@ class Growth(ABC):
         return DraftedTrees(tokens, place[rows, parents], log_probs)
 
 
-class WholeDraft(Growth):
+class WholeDraft(DraftGrowth):
     """Draft trees whose levels have all been drafted.
 
     Args:
@@ -178,7 +178,7 @@ class WholeDraft(Growth):
         self._levels.append(next(self._later))
 
 
-class TreeGrowth(Growth):
+class TreeGrowth(DraftGrowth):
     """Draft trees which grow by a pass with each ``feed``.
 
     The first pass appends the given pairs to the caches and drafts the first level after the last of them.

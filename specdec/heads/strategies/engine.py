@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from specdec.heads.base import HeadRunner
-from specdec.heads.drafting import DraftSize, Growth, begin
+from specdec.heads.drafting import DraftGrowth, DraftSize, begin
 from specdec.heads.pair_cache import PairCache, prefill
 from specdec.heads.strategies.candidates import Candidates, DraftNoise, fetched, prior
 from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters
@@ -172,9 +172,9 @@ class HeadEngine(Engine):
     def _grown(
         self,
         depths: Mapping[HeadDrafter, int],
-        begin: Callable[..., Growth],
+        begin: Callable[..., DraftGrowth],
         pays: PaysByDrafter = lambda _: True,
-    ) -> Growth:
+    ) -> DraftGrowth:
         """Run the head's passes.
 
         Args:
