@@ -8,12 +8,12 @@ import torch
 
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
-from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.blocks import TOKEN_TYPES, blocks_of
+from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.features import Features
 from specdec.inputs.own_continuation import PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
-from specdec.models.decoder_view import decoder_of
+from specdec.models.encoder_decoders import decoder_of
 
 ENCODED = "mm_encoder_outputs"
 _MODALITIES = "image", "video", "audio"

@@ -36,7 +36,9 @@ def _trocr() -> Any:
 
 
 def _donut() -> Any:
-    encoder = hf.DonutSwinConfig(image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4)
+    encoder = hf.DonutSwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
     own = {**_FLAT, "encoder_layers": 2, "is_decoder": True, "is_encoder_decoder": False, "add_cross_attention": True}
     return _vision(encoder, hf.MBartConfig(**own))  # with a projection between the two
 
@@ -58,7 +60,9 @@ def _whisper() -> Any:
 def _speech2text() -> Any:
     sizes = {"input_feat_per_channel": 8, "input_channels": 1, "max_source_positions": 64, "conv_channels": 16}
     return hf.Speech2TextForConditionalGeneration(
-        hf.Speech2TextConfig(**{**_FLAT, **sizes, "max_target_positions": 128, "num_conv_layers": 2}, conv_kernel_sizes=(3, 3))
+        hf.Speech2TextConfig(
+            **{**_FLAT, **sizes, "max_target_positions": 128, "num_conv_layers": 2}, conv_kernel_sizes=(3, 3)
+        )
     )
 
 
@@ -94,12 +98,11 @@ def make(family: str) -> Any:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() > 1 and "embed_positions" not in name:
-                parameter.normal_(0, 0.25, generator=generator)
-            elif "embed_positions" in name and parameter.requires_grad:
-                parameter.normal_(0, 1.0, generator=generator)
-            elif "relative" in name:
-                parameter.normal_(0, 1.0, generator=generator)
+            if "embed_positions" in name or "relative" in name:
+                if parameter.requires_grad:
+                    parameter.normal_(0, 1.0, generator=generator)
+            elif parameter.dim() > 1:  # T5 has small queries, and doesn't scale its scores
+                parameter.normal_(0, 0.1 if name.endswith(".q.weight") else 0.25, generator=generator)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0, 0.5, generator=generator)
     return model
