@@ -13,6 +13,7 @@ from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
 from specdec.machine.huge_pages import HugePages
+from specdec.models.encoder_decoders import whole_of
 from specdec.models.weights.pack_model import Weights
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import load_plugins
@@ -83,7 +84,7 @@ class Generator:
         registry = load_plugins()
         choice = choice_of(registry, proposer, verifier, numerics, weights, mask, backend)
         self._binding = open_model(registry, choice, model, tokenizer, device, dtype)
-        self.model: Any = self._binding.loaded.model
+        self.model: Any = whole_of(self._binding.loaded.model) or self._binding.loaded.model
         self.tokenizer: Any = self._binding.loaded.tokenizer
         self.processor: Any = None if self._binding.builder.why_text_only else self._binding.loaded.processor
         for loss in self._binding.losses():

@@ -152,6 +152,8 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
         "specdec.masks.exact.kernel",
         "specdec.models.architecture",
         "specdec.models.attention_switch",
+        "specdec.models.cross_states",
+        "specdec.models.decoder_view",
         "specdec.runtime.probes",
         "specdec.heads.rotary",
         "specdec.strategies.draft_model.early_exit",

@@ -49,7 +49,7 @@ def grouped_attention(
         query: (rows, heads, width, head size).
         key, value: (rows, groups, slots, head size), heads a multiple of groups.
         attention_mask: additive, (rows, 1 or heads, width, slots), not to be written to afterwards; None if the width
-            is 1.
+            is 1, and for an encoder's states, which all nodes see.
 
     Returns:
         (rows, width, heads, head size), and None for the weights.
@@ -57,7 +57,7 @@ def grouped_attention(
     Raises:
         ModelError: if there are several nodes but no mask.
     """
-    if attention_mask is None and query.shape[2] > 1:
+    if attention_mask is None and query.shape[2] > 1 and getattr(module, "is_causal", True):
         raise ModelError(f"{NAME} received several nodes without a mask: use a model from one thread at a time")
     is_divided = query.is_cpu and others.get("position_bias") is None
     if attention_mask is None or len(attention_mask) == 1 or not is_divided:  # one row, or one mask for all

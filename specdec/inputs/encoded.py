@@ -6,13 +6,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from transformers.modeling_outputs import BaseModelOutput
 
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import Mark, PassPart, PromptInputs
 from specdec.inputs.placeholders import digest_of
-from specdec.models.cross_states import EncoderOutput
-from specdec.models.decoder_view import DecoderView
+from specdec.models.encoder_decoders import EncoderOutput, output_of
 
 ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS = "encoder_outputs", "decoder_attention_mask", "decoder_position_ids"
 
@@ -49,7 +47,7 @@ def mask_of_ids(given: Mapping[str, Any]) -> torch.Tensor | None:
 
 
 def encoded_rows(
-    view: DecoderView, texts: Sequence[Sequence[int]], paddings: Sequence[int], given: Mapping[str, Any]
+    view: Any, texts: Sequence[Sequence[int]], paddings: Sequence[int], given: Mapping[str, Any]
 ) -> list[EncodedPrompt]:
     """Return the inputs of each row of a call of ``generate``.
 
@@ -64,7 +62,7 @@ def encoded_rows(
     """
     output, mask, positions = given[ENCODER_OUTPUT], given.get("attention_mask"), given.get(IDS_POSITIONS)
     if not hasattr(output, "last_hidden_state"):
-        output = BaseModelOutput(last_hidden_state=output[0] if isinstance(output, tuple | list) else output)
+        output = output_of(output[0] if isinstance(output, tuple | list) else output)
     num_rows = len(output.last_hidden_state)
     if num_rows != len(texts):
         raise RequestError(f"{ENCODER_OUTPUT} has {plural(num_rows, 'row')}, the decoder's prompt {len(texts)}")

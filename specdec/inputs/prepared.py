@@ -14,7 +14,7 @@ from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
 from specdec.inputs.features import Features
 from specdec.inputs.own_continuation import PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
-from specdec.models.decoder_view import decoder_of
+from specdec.models.encoder_decoders import decoder_of
 from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
 ENCODED = "mm_encoder_outputs"

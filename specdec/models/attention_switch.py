@@ -38,20 +38,28 @@ def why_fixed(model: PreTrainedModel) -> str:
 
 def why_not_switchable(model: PreTrainedModel) -> str:
     """Return why some layer's attention can't be switched, or ""; runs the model once for one token."""
-    attended, cache = set[int | None](), DynamicCache()
+    attended, biased, cache = set[int | None](), list[bool](), DynamicCache()
 
     def watched(
         module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
-        """Return the token's value for each head of a group: a single token attends only to itself."""
-        attended.add(getattr(module, "layer_idx", None))
-        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
+        """Return the token's value for each head of a group: a single token attends only to itself.
+
+        Attention to an encoder's states, which are more than one, gets any of their values.
+        """
+        if value.shape[2] == query.shape[2]:
+            attended.add(getattr(module, "layer_idx", None))
+            biased.extend([True] * (kwargs.get("position_bias") is not None))
+        own = value[:, :, : query.shape[2]]
+        return own.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
 
     fault = _forward(model, watched, cache)
     # Layers that share another layer's keys attend without writing any.
     written = {number for number, layer in enumerate(cache.layers) if layer.is_initialized}
     if not attended or written - attended:
         return "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
+    if biased:
+        return "its attention can't be switched, as it adds a bias by position"
     return f"its attention can't be switched: with another one, its forward raised {fault}" if fault else ""
 
 

@@ -13,7 +13,7 @@ def auto_class(config: Any) -> Any:
     import transformers
 
     orders = {
-        True: ("SpeechSeq2Seq", "Seq2SeqLM"),
+        True: ("SpeechSeq2Seq", "Seq2SeqLM", "ImageTextToText"),
         False: ("CausalLM", "MultimodalLM"),
     }
     for name in orders[bool(getattr(config, "is_encoder_decoder", False))]:

@@ -5,31 +5,14 @@ for a pass; the stack serves all passes over the same rows.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 from weakref import ref
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from specdec.errors import RequestError
-
-KeysAndValues = tuple[torch.Tensor, torch.Tensor]  # of a layer, (1, heads, states, size)
-
-
-@dataclass(eq=False)
-class EncoderOutput:
-    """What an encoder computed for one prompt.
-
-    Attributes:
-        output: in the class of the encoder, with one row.
-        mask: the mask that the encoder's input had, (1, tokens); None if it had none.
-        layers: each decoder layer's keys and values, without padding; empty until a pass needs them.
-    """
-
-    output: Any
-    mask: torch.Tensor | None = None
-    layers: list[KeysAndValues] = field(default_factory=list)
+from specdec.models.encoder_decoders import EncoderOutput, KeysAndValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +67,8 @@ class CrossStack:
         lengths = [_num_states(row) for row in rows]
         if len({*lengths}) > 1 and not self._takes_mask:
             raise RequestError(
-                "encoder outputs of different lengths can't share a pass in this model: use max_batch_size=1, or inputs "
-                "of one size"
+                "encoder outputs of different lengths can't share a pass of this model: use max_batch_size=1, or "
+                "inputs of one size"
             )
         layers = []
         for number in range(len(rows[0].layers)):
@@ -114,7 +97,9 @@ def _mask_of(lengths: Sequence[int], like: torch.Tensor) -> torch.Tensor | None:
         return None
     is_padding = torch.arange(max(lengths), device=like.device) >= torch.tensor(lengths, device=like.device)[:, None]
     mask = like.new_zeros(is_padding.shape).masked_fill_(is_padding, torch.finfo(like.dtype).min)
-    return mask[:, None, None]
+    mask = mask[:, None, None]
+    mask.num_states = [*lengths]  # type: ignore[attr-defined]  # for attention that sums each row's own
+    return mask
 
 
 def _of_layers(layers: Sequence[KeysAndValues], lengths: Sequence[int], mask: torch.Tensor | None) -> CrossStates:

@@ -1,7 +1,7 @@
 """How a decoder takes the positions of a pass's tokens: nodes of a tree, or rows of different lengths.
 
-Decoders of text models take ``position_ids``. In encoder-decoder models, many count slots of the cache themselves. Their
-positions are set where they are looked up, by hooks that are registered for a pass:
+Decoders of text models take ``position_ids``. In encoder-decoder models, many count slots of the cache themselves.
+Their positions are set where they are looked up, by hooks that are registered for a pass:
 
 - in a table of vectors, ``embed_positions`` (BART, Marian, NLLB, …);
 - in a table of biases by the distance of query and key (T5). Its result is the same for all rows, so the mask of a pass
@@ -69,8 +69,11 @@ class DecoderPositions:
             finding.remove()
 
     def corrected(self, mask: Any, positions: torch.Tensor) -> Any:
-        """Return a pass's mask, ``(rows, 1, width, slots)``, with the biases of positions in place of those of slots."""
-        if self._bias is None or not isinstance(mask, torch.Tensor) or mask.ndim != 4:  # noqa: PLR2004
+        """Return a pass's mask with what the bias of a position differs from that of its slot.
+
+        ``mask``: additive, ``(rows, 1, width, slots)``; masks without such a bias are returned as they are.
+        """
+        if self._bias is None or not isinstance(mask, torch.Tensor) or not mask.is_floating_point():
             return mask
         width, num_slots = mask.shape[2:]
         slots = torch.arange(num_slots, device=mask.device)

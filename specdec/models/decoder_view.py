@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from specdec.errors import ModelError
 from specdec.models.architecture import cache_argument
-from specdec.models.cross_states import CrossStack, EncoderOutput, KeysAndValues
+from specdec.models.cross_states import CrossStack
 from specdec.models.decoder_positions import DecoderPositions
+from specdec.models.encoder_decoders import EncoderOutput, KeysAndValues, output_of
 from specdec.models.notes import share_lock
 
-_WHERE = "_specdec_decoder_view"
 _SEED = 2402
 # Where a configuration of both sides has a decoder's own.
 _OF_DECODER = {
@@ -30,25 +29,6 @@ _OF_DECODER = {
     "max_position_embeddings": "max_target_positions",
 }
 _NUM_BLANK = 64  # states of an encoder whose configuration doesn't say how many it has
-
-
-def decoder_of(model: Any) -> Any:
-    """Return the view of an encoder-decoder model, made at the first call; any other model as it is.
-
-    Raises:
-        ModelError: for a model without a head, with the remedy.
-    """
-    if not isinstance(model, PreTrainedModel) or not getattr(model.config, "is_encoder_decoder", False):
-        return model
-    if model.get_output_embeddings() is None:
-        raise ModelError(
-            f"{type(model).__name__} has no language-model head: load it with AutoModelForSeq2SeqLM or "
-            "AutoModelForSpeechSeq2Seq"
-        )
-    view = vars(model).get(_WHERE)
-    if view is None or not view.is_of(model):
-        vars(model)[_WHERE] = view = DecoderView(model)
-    return view
 
 
 class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is untyped here
@@ -79,7 +59,8 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
     @property
     def generation_config(self) -> GenerationConfig:
         """That of the whole model."""
-        return self.whole.generation_config
+        found: GenerationConfig = self.whole.generation_config
+        return found
 
     def is_of(self, model: Any) -> bool:
         """Return True if the model's decoder and head are those of the view."""
@@ -87,7 +68,8 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
 
     def get_decoder(self) -> torch.nn.Module:
         """Return the decoder."""
-        return self.decoder
+        found: torch.nn.Module = self.decoder
+        return found
 
     def get_input_embeddings(self) -> torch.nn.Module:
         """Return the decoder's embeddings."""
@@ -96,9 +78,10 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
 
     def get_output_embeddings(self) -> torch.nn.Module:
         """Return the head."""
-        return self.head
+        found: torch.nn.Module = self.head
+        return found
 
-    def forward(
+    def forward(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
         self,
         input_ids: torch.Tensor,
         attention_mask: Any = None,
@@ -140,10 +123,10 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
         named = {self._cache_argument: cache, "use_cache": True, "return_dict": True}
         return self.whole(encoder_outputs=output, decoder_input_ids=ids, **named, **more)
 
-    def _shaped(self, num_rows: int, num_states: int) -> BaseModelOutput:
+    def _shaped(self, num_rows: int, num_states: int) -> Any:
         """Return an encoder's output of some shape, from which no keys and values are computed."""
         states = self._specdec_blank.output.last_hidden_state[:1, :1]
-        return _output_of(states.expand(num_rows, num_states, -1))
+        return output_of(states.expand(num_rows, num_states, -1))
 
     def _read(self, prompt: EncoderOutput) -> list[KeysAndValues]:
         """Return what the decoder's layers read of a prompt; runs them for one token."""
@@ -180,7 +163,7 @@ def config_of_decoder(model: Any) -> Any:
         "attribute_map": {**type(own).attribute_map, **theirs},
         "is_encoder_decoder": property(lambda _: False),
     }
-    shared = object.__new__(type(f"Decoder{type(own).__name__}", (type(own),), attributes))
+    shared: Any = object.__new__(type(f"Decoder{type(own).__name__}", (type(own),), attributes))
     object.__setattr__(shared, "__dict__", vars(own))
     return shared
 
@@ -194,13 +177,7 @@ def _blank_of(model: Any) -> EncoderOutput:
     config = model.get_encoder().config
     num_states = getattr(config, "max_source_positions", None) or _NUM_BLANK
     states = torch.randn(1, num_states, config.hidden_size, generator=torch.Generator().manual_seed(_SEED))
-    return EncoderOutput(_output_of(states.to(model.device, model.dtype)))
-
-
-def _output_of(states: torch.Tensor) -> BaseModelOutput:
-    output = BaseModelOutput(last_hidden_state=states)
-    output.attention_mask = None  # which Moonshine reads
-    return output
+    return EncoderOutput(output_of(states.to(model.device, model.dtype)))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from specdec.inputs.messages import has_media, processed
 from specdec.inputs.prepared import PreparedPrompt
 from specdec.inputs.processor import ProcessedPrompt, ProcessorOutput
 from specdec.layout import Shapes
-from specdec.models.decoder_view import DecoderView
+from specdec.models.encoder_decoders import whole_of
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
@@ -90,8 +90,8 @@ class RequestBuilder:
 
     def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a prompt's ids, with what else the model reads."""
-        if isinstance(self.model, DecoderView):
-            return self._of_decoder(self.model, item, template)
+        if (whole := whole_of(self.model)) is not None:
+            return self._of_decoder(whole, item, template)
         if prompts.is_chat(item) and has_media(item):
             self._refuse_inputs()
             [item] = processed(item, self.processor, template).prompts()
@@ -111,20 +111,21 @@ class RequestBuilder:
             self.check_inputs(item)
         return PreparedPrompt(ids, item.inputs)
 
-    def _of_decoder(self, model: DecoderView, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
+    def _of_decoder(self, model: Any, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a decoder's prompt: text and ids are the input of the encoder."""
         self._refuse_inputs()
         if isinstance(item, PreparedPrompt):
             return item
         if not isinstance(item, ProcessedPrompt):
-            if model.whole.main_input_name != "input_ids":
+            if model.main_input_name != "input_ids":
                 raise RequestError(
-                    f"{type(model.whole).__name__} reads {model.whole.main_input_name}: give its processor's output, "
+                    f"{type(model).__name__} reads {model.main_input_name}: give its processor's output, "
                     "generate(**processor(…))"
                 )
-            ids = prompts.encode(item, self.tokenizer, model.whole.config.vocab_size, template)
+            ids = prompts.encode(item, self.tokenizer, model.config.vocab_size, template)
             [item] = ProcessorOutput({"input_ids": [ids]}).prompts()
-        return item.prepared(model.whole)
+        prepared: PreparedPrompt = item.prepared(model)
+        return prepared
 
     def _refuse_inputs(self) -> None:
         """Raise RequestError if the model reads text only."""

@@ -26,7 +26,8 @@ def ignored_defaults(model: Any) -> tuple[str, ...]:
     config = getattr(model, "generation_config", None)
     if config is None:
         return ()
-    ignored = {name: value for name, value in with_effect(config).items() if name not in ("eos_token_id", *_SUPPRESSED)}
+    honoured = "eos_token_id", "decoder_start_token_id", *_SUPPRESSED
+    ignored = {name: value for name, value in with_effect(config).items() if name not in honoured}
     found = [f"{name}={value!r}" for name, value in ignored.items()]
     note = f"ignored in the model's generation config: {', '.join(found)}; pass generation_config to apply it"
     return (note,) if found else ()

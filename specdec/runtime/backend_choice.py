@@ -10,6 +10,7 @@ from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line, memory_ran_out
 from specdec.inputs.processor import split
 from specdec.models.auto_classes import has_processor
+from specdec.models.encoder_decoders import decoder_of
 from specdec.models.gguf_file import is_gguf
 from specdec.models.gguf_settings import remark_on
 from specdec.models.loading import ModelSource
@@ -134,7 +135,7 @@ def _loaded(source: ModelSource, model: Any, tokenizer: Any, **facts: Any) -> Lo
         remark = f"the GGUF file's weights are dequantised to {dtype}"
         remark = f"{remark}; {left_out}" if left_out else remark
     inner, processor = split(tokenizer)
-    return LoadedModel(model, inner, processor=processor, remark=remark, **facts)
+    return LoadedModel(decoder_of(model), inner, processor=processor, remark=remark, **facts)
 
 
 def preferred(registry: Registry) -> list[Plugin]:

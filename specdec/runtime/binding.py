@@ -17,7 +17,7 @@ from specdec.costs import Costs
 from specdec.decoding.prefix_cache import PrefixCache
 from specdec.errors import RequestError, close_all, plural
 from specdec.machine.forks import ONE_THREAD, TORCH_IN_ONE_THREAD, refuse_fork
-from specdec.models.decoder_view import DecoderView
+from specdec.models.encoder_decoders import whole_of
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
 from specdec.models.loading import check_tokenizer, load_pretrained
 from specdec.models.modalities import modalities_of
@@ -253,7 +253,7 @@ def _why_text_only(attempt: Attempt) -> str:
     """Return why a model's prompts can't have images or audio, or ""."""
     if not attempt.backend.cls.takes_inputs:
         return f"backend {attempt.backend.name} reads text only: use backend='hf' for images and audio"
-    if not (modalities_of(attempt.loaded.model) or isinstance(attempt.loaded.model, DecoderView)):
+    if not (modalities_of(attempt.loaded.model) or whole_of(attempt.loaded.model) is not None):
         return f"{type(attempt.loaded.model).__name__} reads text only: use a model that takes images or audio"
     return ""
 

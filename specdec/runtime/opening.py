@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec.errors import RequestError, refuse_unknown
 from specdec.inputs.processor import split
-from specdec.models.decoder_view import decoder_of
+from specdec.models.encoder_decoders import decoder_of
 from specdec.models.loading import ModelSource, refuse_for_loaded
 from specdec.models.unwrapping import unwrapped
 from specdec.models.weights.modes import checked_weights

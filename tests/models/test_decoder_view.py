@@ -13,8 +13,8 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.output import OutputRow
 from specdec.inputs.encoded import EncodedPrompt
 from specdec.masks.dense import DenseCompiler
-from specdec.models.cross_states import EncoderOutput
-from specdec.models.decoder_view import DecoderView, decoder_of
+from specdec.models.decoder_view import DecoderView
+from specdec.models.encoder_decoders import EncoderOutput, decoder_of
 from specdec.target import CacheRow, Target
 from tests.support import encoder_decoders
 from tests.support.encoder_decoders import MODELS, VOCAB, encoder_inputs, make
@@ -135,10 +135,8 @@ def test_a_padding_token_in_a_draft_is_decoded_as_generate_decodes_it() -> None:
     with torch.no_grad():
         rows.model(encoder_outputs=output, decoder_input_ids=torch.tensor([text]), cache=cache)
         for node, token in enumerate(tree.tokens):
-            own = rows.model(encoder_outputs=output, decoder_input_ids=torch.tensor([[token]]), cache=cache).logits[
-                0, -1
-            ]
-            assert float((found.logits(node) - own).abs().max()) <= TOLERANCE
+            own = rows.model(encoder_outputs=output, decoder_input_ids=torch.tensor([[token]]), cache=cache).logits
+            assert float((found.logits(node) - own[0, -1]).abs().max()) <= TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["bart", "whisper", "t5", "donut"])
@@ -163,24 +161,21 @@ def test_keys_of_an_encoders_output_are_computed_once_for_a_prompt(family: str) 
 
 def test_the_callers_model_is_unchanged() -> None:
     model = make("bart")
-    before = (
-        model.config.to_dict(),
-        model.config._attn_implementation,
-        {name: id(part) for name, part in model.named_modules()},
-    )
+
+    def facts() -> tuple[object, ...]:
+        parts = {name: id(part) for name, part in model.named_modules()}
+        return model.config.to_dict(), model.config._attn_implementation, parts
+
+    before = facts()
     view = decoder_of(model)
-    assert decoder_of(model) is view and decoder_of(view) is view
+    assert decoder_of(model) is view
+    assert decoder_of(view) is view
     assert (view.config.num_hidden_layers, model.config.num_hidden_layers) == (2, 1)
     assert (view.config.is_encoder_decoder, model.config.is_encoder_decoder) == (False, True)
     with pytest.raises(IndexError), torch.no_grad():
         view(torch.tensor([[VOCAB]]), position_ids=torch.tensor([[0]]), logits_to_keep=1)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
-    after = (
-        model.config.to_dict(),
-        model.config._attn_implementation,
-        {name: id(part) for name, part in model.named_modules()},
-    )
-    assert before == after
+    assert facts() == before
 
 
 def test_attention_switched_in_the_views_configuration_is_that_of_the_decoders_layers() -> None:
@@ -202,10 +197,9 @@ def test_a_pass_without_an_encoders_output_is_always_the_same() -> None:
 def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
     from transformers import BartConfig, BartModel
 
-    small = BartConfig(vocab_size=32, d_model=8, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8, decoder_ffn_dim=8,
-                       encoder_attention_heads=1, decoder_attention_heads=1, max_position_embeddings=32)  # fmt: skip
+    model = BartModel(BartConfig(vocab_size=32, d_model=16, encoder_layers=1, decoder_layers=1))
     with pytest.raises(ModelError, match="AutoModelForSeq2SeqLM"):
-        decoder_of(BartModel(small))
+        decoder_of(model)
 
 
 def test_a_decoder_only_model_is_left_as_it_is() -> None:

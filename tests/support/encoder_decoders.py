@@ -98,12 +98,11 @@ def make(family: str) -> Any:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() > 1 and "embed_positions" not in name:
-                parameter.normal_(0, 0.25, generator=generator)
-            elif "embed_positions" in name and parameter.requires_grad:
-                parameter.normal_(0, 1.0, generator=generator)
-            elif "relative" in name:
-                parameter.normal_(0, 1.0, generator=generator)
+            if "embed_positions" in name or "relative" in name:
+                if parameter.requires_grad:
+                    parameter.normal_(0, 1.0, generator=generator)
+            elif parameter.dim() > 1:  # T5 has small queries, and doesn't scale its scores
+                parameter.normal_(0, 0.1 if name.endswith(".q.weight") else 0.25, generator=generator)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0, 0.5, generator=generator)
     return model

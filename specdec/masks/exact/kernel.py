@@ -29,6 +29,7 @@ from transformers.masking_utils import sdpa_mask
 
 from specdec.errors import ModelError
 from specdec.masks.base import AttentionKind
+from specdec.masks.exact.encoder_states import encoder_regions
 from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.masks.exact.stacks import Stack, stacks_of
 from specdec.models.leaf_call import leaf_call
@@ -111,19 +112,22 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     Raises:
         ModelError: for an unsupported kind of attention.
     """
-    mask = _covered_mask(query.dtype, attention_mask, others.get("position_bias"))
-    found: tuple[Region, ...] | None = getattr(mask, "regions", None)
+    found = encoder_regions(module, attention_mask, query, key)
+    is_own_text = found is None
+    mask = _covered_mask(query.dtype, attention_mask, others.get("position_bias"), is_own_text)
     if found is None:
-        found = tuple(found_regions(mask))
+        known: tuple[Region, ...] | None = getattr(mask, "regions", None)
+        found = tuple(found_regions(mask)) if known is None else known
     num_groups = key.shape[1]
     kind = AttentionKind.of(query, scaling, softcap, s_aux)
     if len(query) == len(found) == 1 and found[0].nodes == slice(0, query.shape[2]):
         return _attend(query[0], key[0], value[0], found[0], kind).to(query.dtype).flatten(1, 2)[None], None
     num_heads = query.shape[1] // num_groups
     output = query.new_zeros(len(query), query.shape[2], num_groups, num_heads, value.shape[3])
-    stacks, alone = _stacks(mask, found, num_heads, num_groups * value.shape[3])
-    if s_aux is not None:
-        stacks, alone = (), found
+    stacks: Sequence[Stack] = ()
+    alone: Sequence[Region] = found
+    if s_aux is None and is_own_text:
+        stacks, alone = _stacks(mask, found, num_heads, num_groups * value.shape[3])
     grouped = query.reshape(len(query), num_groups, num_heads, *query.shape[2:]) if stacks else query
     for stack in stacks:
         stack.put(output, _attend_stacked(grouped, key, value, stack, kind))
@@ -134,11 +138,11 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     return output.flatten(2, 3), None
 
 
-def _covered_mask(dtype: torch.dtype, mask: torch.Tensor | None, position_bias: object) -> torch.Tensor:
-    """Return the mask; raises ModelError for a kind of attention that this one doesn't cover."""
+def _covered_mask(dtype: torch.dtype, mask: Any, position_bias: object, is_own_text: bool) -> Any:
+    """Return the mask, or what came with an encoder's states; raises ModelError for attention that isn't covered."""
     if fault := uncovered(dtype):
         raise ModelError(f"{fault}: use another attention")
-    if position_bias is not None or mask is None or mask.dtype != torch.bool:
+    if position_bias is not None or (is_own_text and (mask is None or mask.dtype != torch.bool)):
         raise ModelError(
             f"{ATTENTION} needs a boolean mask and no position bias, as transformers' causal models give it"
         )

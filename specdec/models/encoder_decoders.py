@@ -1,0 +1,62 @@
+"""Encoder-decoder models: the view of their decoder, and the outputs of their encoder."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specdec.errors import ModelError
+
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]  # of a layer, (1, heads, states, size)
+_WHERE = "_specdec_decoder_view"
+
+
+@dataclass(eq=False)
+class EncoderOutput:
+    """What an encoder computed for one prompt.
+
+    Attributes:
+        output: in the class of the encoder, with one row.
+        mask: the mask that the encoder's input had, (1, tokens); None if it had none.
+        layers: each decoder layer's keys and values, without padding; empty until a pass needs them.
+    """
+
+    output: Any
+    mask: torch.Tensor | None = None
+    layers: list[KeysAndValues] = field(default_factory=list)
+
+
+def decoder_of(given: Any) -> Any:
+    """Return the view of an encoder-decoder model, made at the first call; any other model as it is.
+
+    Raises:
+        ModelError: for a model without a head, with the remedy.
+    """
+    model, config = given, getattr(given, "config", None)
+    if not isinstance(given, torch.nn.Module) or not getattr(config, "is_encoder_decoder", False):
+        return given
+    if model.get_output_embeddings() is None:
+        raise ModelError(
+            f"{type(model).__name__} has no language-model head: load it with AutoModelForSeq2SeqLM or "
+            "AutoModelForSpeechSeq2Seq"
+        )
+    from specdec.models.decoder_view import DecoderView
+
+    view = vars(model).get(_WHERE)
+    if view is None or not view.is_of(model):
+        vars(model)[_WHERE] = view = DecoderView(model)
+    return view
+
+
+def whole_of(model: Any) -> Any | None:
+    """Return the encoder-decoder model of a view; None for any other model."""
+    return getattr(model, "whole", None)
+
+
+def output_of(states: torch.Tensor) -> Any:
+    """Return an encoder's states, (rows, states, size), as a decoder's model takes them."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    output = BaseModelOutput(last_hidden_state=states)
+    output.attention_mask = None  # which Moonshine reads
+    return output
