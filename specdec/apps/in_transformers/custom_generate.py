@@ -8,7 +8,7 @@ before transformers itself makes a criterion of ``stop_strings`` with it; see ``
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -62,7 +62,7 @@ class CustomGenerate:
 
     options: tuple[tuple[str, Any], ...]
     constraint: "Constraint | None" = None
-    reference: Any = None
+    reference: Any = field(default=None, hash=False)
     __signature__ = _Signature()
 
     def __call__(

@@ -203,7 +203,7 @@ def test_stop_strings_are_generates_own(num_rows: int) -> None:
 
 
 def test_the_signature_can_be_inspected_and_changes_nothing() -> None:
-    assert [*inspect.signature(type(SPECDEC)).parameters] == ["options", "constraint"]
+    assert [*inspect.signature(type(SPECDEC)).parameters] == ["options", "constraint", "reference"]
     assert [*inspect.signature(SPECDEC).parameters][:2] == ["model", "input_ids"]
 
     def _extract_generation_mode_kwargs(custom_generate: Any) -> dict[str, Any]:
