@@ -205,8 +205,7 @@ class Generator:
             reference: text or ids that the answer is expected to resemble, to draft from; or one for each prompt.
             options: settings, see ``Settings``. ``seed`` may be a list, one for each prompt. Names of
                 ``model.generate`` are accepted: ``do_sample``, ``stop_strings``, ``num_return_sequences``,
-                ``streamer``, and options of the chat template (``tools``, ``enable_thinking``, others in
-                ``chat_template_kwargs``).
+                ``streamer``; and the chat template's options: ``tools`` and others in ``chat_template_kwargs``.
 
         Returns:
             A Result, or a list in the order of the prompts. A list never raises for one member: its ``finish_reason``

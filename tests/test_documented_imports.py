@@ -35,7 +35,7 @@ INNER = {
 }
 # Inner parts that a law or a test of a plug-in is about.
 TESTED = {
-    "specdec.decoding.prefix_cache",
+    "specdec.decoding.prefix_block",
     "specdec.decoding.request_state",
     "specdec.decoding.signals",
     "specdec.heads.drafting",

@@ -60,7 +60,7 @@ def test_the_core_uses_no_application_and_plug_ins_the_command_line_alone() -> N
     ("app", "others"),
     [
         ("apps.auditing", {"apps.cli", "benchmarks"}),  # cli imports it in a function
-        ("apps.in_transformers", {"benchmarks"}),
+        ("apps.in_transformers", {"apps.cli", "apps.serving", "benchmarks"}),
         ("apps.loadtest", {"apps.cli", "benchmarks"}),
         ("heads.training", {"apps.cli", "apps.pictures", "benchmarks"}),
         ("apps.cli", {"benchmarks"}),  # which run `python -m specdec`
@@ -86,8 +86,8 @@ def test_what_is_built_on_an_application(app: str, others: set[str]) -> None:
         # specdec exports custom_generate without an import.
         (
             "specdec/apps/in_transformers/arguments.py",
-            {"tests/apps/in_transformers", "tests/test_texts.py"},
-            {"tests/apps/cli"},
+            {"tests/apps/in_transformers", "tests/apps/serving", "tests/test_texts.py"},
+            {"tests/apps/chat"},
         ),
         ("specdec/__main__.py", {"tests/apps/cli"}, {"tests/laws"}),
         ("specdec/apps/cli/options.py", {"tests/apps/cli", "plugins/specdec-datastore"}, {"tests/laws"}),

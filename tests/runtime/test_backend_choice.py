@@ -118,7 +118,8 @@ def test_a_start_requests_the_files_of_a_hub_name_once(
         names.append(name)
         return ModelInfo(id=name, siblings=[{"rfilename": "config.json"}])
 
-    loaders = {"AutoModelForCausalLM": (model, {"missing_keys": []}), "AutoTokenizer": TOKENIZER}
+    loaders = {"AutoConfig": model.config, "AutoModelForCausalLM": (model, {"missing_keys": []})}
+    loaders["AutoTokenizer"] = TOKENIZER
     for loader, loaded in loaders.items():
         monkeypatch.setattr(getattr(transformers, loader), "from_pretrained", lambda *_, loaded=loaded, **__: loaded)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)

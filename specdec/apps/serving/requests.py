@@ -152,10 +152,10 @@ class RequestParser:
         begun = text_of(messages[-1]["content"]) if is_continuation(body) else None
         plan = self._planner.chat(wanted, prompt, begun, shows_special=body.skip_special_tokens is False)
         call = replace(self._call(body, [prompt], (most, named), num_logprobs, plan), inputs=inputs)
-        reads_reference = (call.proposer or self._generator.proposer).reads_reference
-        if body.prediction is None or not reads_reference:
+        if body.prediction is None:
             return call
-        return replace(call, reference=self._encoder.reference(body.prediction.content))
+        reads_reference = (call.proposer or self._generator.proposer).reads_reference
+        return replace(call, reference=self._encoder.reference(body.prediction.content) if reads_reference else [])
 
     def _check_bounds(self, body: Sampling) -> None:
         options, count = self._options, body.n or 1

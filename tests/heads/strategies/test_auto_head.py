@@ -91,7 +91,12 @@ def test_without_a_head_of_the_models_size_no_weights_are_read(
     shutil.rmtree(tmp_path / "heads" / ("0" * 32))
     assert head_of(built_in[0]) is None
     with Generator(*built_in) as generator:
-        assert parts_of(generator._binding.strategies.own.engine) == ["suffix", "token_recycling", "grammar"]
+        assert parts_of(generator._binding.strategies.own.engine) == [
+            "suffix",
+            "token_recycling",
+            "grammar",
+            "reference",
+        ]
         assert not [note for note in generator.generate(prompts[0], max_new_tokens=2).notes if "head" in note]
 
 
@@ -132,7 +137,12 @@ def test_a_damaged_head_is_left_out_and_the_note_says_why(
     damage(folder)
     with Generator(*built_in) as generator:
         result = generator.generate(prompts[0], max_new_tokens=NUM_TOKENS)
-        assert parts_of(generator._binding.strategies.own.engine) == ["suffix", "token_recycling", "grammar"]
+        assert parts_of(generator._binding.strategies.own.engine) == [
+            "suffix",
+            "token_recycling",
+            "grammar",
+            "reference",
+        ]
     assert list(result.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
     (note,) = [note for note in result.notes if "head" in note]
     assert note.startswith("drafted without a trained head: ")
