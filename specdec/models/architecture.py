@@ -81,7 +81,9 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: boo
     """
     name, config = name_of(model), model.config.get_text_config()
     if model.config.is_encoder_decoder:
-        raise ModelError(f"{name} is an encoder-decoder model; specdec supports decoder-only models")
+        raise ModelError(
+            f"{name} is an encoder-decoder model: pass what specdec.models.encoder_decoders.decoder_of(model) returns"
+        )
     if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, in which dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name, takes_states)

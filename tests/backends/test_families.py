@@ -170,12 +170,12 @@ def test_slot_ordered_models_run_on_chains_exactly(name: str) -> None:
         assert list(result.token_ids) == tokens[len(prompt) :]
 
 
-def test_an_encoder_decoders_decoder_alone_is_driven() -> None:
+def test_an_encoder_decoder_is_refused_unless_it_is_seen_as_its_decoder() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     with pytest.raises(ModelError, match="encoder-decoder"):
-        shapes_of(T5ForConditionalGeneration(config).eval(), ())
+        HFBackend.load(T5ForConditionalGeneration(config).eval(), compiler)
 
 
 def test_a_model_in_training_mode_is_refused() -> None:

@@ -91,10 +91,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def make(family: str) -> Any:
-    """Return a model whose logits depend on its path, its positions and its encoder's output."""
-    torch.manual_seed(0)
-    model = MODELS[family]().eval()
+def _randomise(model: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -105,6 +102,13 @@ def make(family: str) -> Any:
                 parameter.normal_(0, 0.1 if name.endswith(".q.weight") else 0.25, generator=generator)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0, 0.5, generator=generator)
+
+
+def make(family: str) -> Any:
+    """Return a model whose logits depend on its path, its positions and its encoder's output."""
+    torch.manual_seed(0)
+    model = MODELS[family]().eval()
+    _randomise(model)
     return model
 
 
@@ -123,3 +127,20 @@ def encoder_inputs(family: str, model: Any, seed: int, num_tokens: int = 11) -> 
         return {name: torch.randn(shape, generator=generator)}
     ids = torch.randint(4, VOCAB, (1, num_tokens), generator=generator)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def make_whisper() -> Any:
+    """Return a Whisper with windows of a second, and the special tokens that its own ``generate`` needs."""
+    sizes = {**_FLAT, "vocab_size": 260, "num_mel_bins": 8, "max_source_positions": 50, "max_target_positions": 48}
+    ends = {"eos_token_id": 100, "pad_token_id": 100, "bos_token_id": 100, "decoder_start_token_id": 101}
+    torch.manual_seed(0)
+    model: Any = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**{**sizes, **ends})).eval()
+    _randomise(model)
+    own = {
+        **ends, "lang_to_id": {"<|en|>": 102}, "task_to_id": {"transcribe": 103}, "prev_sot_token_id": 104,
+        "no_timestamps_token_id": 106, "is_multilingual": True, "suppress_tokens": [1, 2], "max_length": 48,
+        "begin_suppress_tokens": [20, 100], "max_initial_timestamp_index": 20,
+    }  # fmt: skip
+    for name, value in own.items():
+        setattr(model.generation_config, name, value)
+    return model

@@ -38,6 +38,8 @@ def _why_not_checkpoint(source: ModelSource, device: str) -> str:
     config = _config(file)
     if not config:
         return f"{CONFIG} is empty or invalid"
+    if config.get("is_encoder_decoder"):
+        return "it has an encoder"
     if "quantization_config" in config:
         return "the checkpoint is quantised, and its layers compute in their own way"
     return _why_not_in(

@@ -66,7 +66,8 @@ def declined(folder: Path, **config: Any) -> str:
 
 def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert declined(folder) == ""
-    assert "quantised" in declined(folder, quantization_config={"quant_method": "gptq"})
+    assert declined(folder, is_encoder_decoder=True) == "it has an encoder"
+    assert "quantised" in declined(folder, is_encoder_decoder=False, quantization_config={"quant_method": "gptq"})
     (folder / "adapter_config.json").write_text("{}")
     assert "an adapter of another model" in declined(folder)
     assert "the model is to be on cuda" in OpenVINOBackend.declines(ModelSource(str(folder / "x.gguf"), "cuda"))
