@@ -76,7 +76,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         mask = mask_of_ids(given)
         paddings = [0] * len(input_ids) if mask is None else (mask == 0).sum(-1).tolist()
         found.extend(prepared_prompts(model, input_ids, paddings, given))
-        return input_ids
+        return torch.cat([input_ids, input_ids[:, -1:]], -1)  # Whisper reads the text's last token
 
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
     try:

@@ -38,10 +38,13 @@ def _why_not_checkpoint(source: ModelSource, device: str) -> str:
     config = _config(file)
     if not config:
         return f"{CONFIG} is empty or invalid"
-    if config.get("is_encoder_decoder"):
-        return "it has an encoder"
-    if "quantization_config" in config:
-        return "the checkpoint is quantised, and its layers compute in their own way"
+    if config.get("is_encoder_decoder") or "quantization_config" in config:
+        is_quantised = "quantization_config" in config
+        return (
+            "the checkpoint is quantised, and its layers compute in their own way"
+            if is_quantised
+            else "it has an encoder"
+        )
     return _why_not_in(
         source.dtype if source.dtype != "auto" else config.get("dtype", config.get("torch_dtype")), device
     )
