@@ -110,9 +110,6 @@ def test_exact_bits_depend_neither_on_drafts_nor_on_other_prompts_of_a_batch(fam
 
     one = ProcessorOutput(encoder_inputs(family, model, 3))
     other = ProcessorOutput(encoder_inputs(family, model, 4, 23))
-        ProcessorOutput(encoder_inputs(family, model, 3)),
-        ProcessorOutput(encoder_inputs(family, model, 4, 23)),
-    )
     settings: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": [], "keeps_logits": True, "on_step": logits_of}
     for strategy in ("autoregressive", "lookahead:N=3,W=3,G=3"):
         with Generator(model, proposer=strategy, numerics="exact") as generator:
