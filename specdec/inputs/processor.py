@@ -91,7 +91,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
             raise RequestError(f"{type(model).__name__} decodes this input in several parts: use {own_door}")
         paddings = _paddings(mask_of_ids(given), input_ids)
         found.extend(prepared_prompts(model, input_ids, paddings, given))
-        return input_ids
+        return torch.cat([input_ids, input_ids[:, -1:]], -1)  # Whisper reads the text's last token
 
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
     if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding

@@ -9,8 +9,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec import Generator, ModelError
 from specdec.models.attention_switch import why_not_switchable
+from specdec.models.encoder_decoders import decoder_of
 from specdec.models.fused_attention import without_cudnn
-from tests.support import families
+from tests.support import encoder_decoders, families
 from tests.support.own_attention import OwnAttention
 
 NO_INTERFACE = "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
@@ -78,3 +79,8 @@ def test_cudnn_is_barred_on_a_gpu_alone_and_restored(was_enabled):
             assert cuda.cudnn_sdp_enabled(), "no other kernel is left"
     finally:
         cuda.enable_cudnn_sdp(before)
+
+
+def test_an_encoders_states_are_no_obstacle_and_a_bias_by_position_is_one() -> None:
+    assert why_not_switchable(decoder_of(encoder_decoders.make("bart"))) == ""
+    assert "adds a bias by position" in why_not_switchable(decoder_of(encoder_decoders.make("t5")))

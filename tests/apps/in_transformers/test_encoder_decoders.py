@@ -12,6 +12,8 @@ from transformers.generation.logits_process import WhisperNoSpeechDetection
 import specdec
 from specdec import Generator, RequestError
 from specdec.apps.in_transformers import release
+from specdec.inputs.processor import ProcessorOutput
+from specdec.record import StepRecord
 from specdec.testing import toy_tokenizer
 from tests.support.encoder_decoders import MODELS, VOCAB, encoder_inputs, make, make_whisper
 
@@ -101,19 +103,23 @@ def test_a_generator_takes_the_encoders_input_in_every_form(family: str, model: 
 
 @pytest.mark.parametrize("family", ["bart", "whisper", "moonshine"], scope="module")
 def test_exact_bits_depend_neither_on_drafts_nor_on_other_prompts_of_a_batch(family: str, model: Any) -> None:
-    scores = []
+    found: list[torch.Tensor] = []
+
+    def logits_of(record: StepRecord) -> None:
+        kept.extend(one.clone() for outcome in record.outcomes if not outcome.request.index for one in outcome.logits)
+
+    one = ProcessorOutput(encoder_inputs(family, model, 3))
+    other = ProcessorOutput(encoder_inputs(family, model, 4, 23))
+    settings: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": [], "keeps_logits": True, "on_step": logits_of}
     for strategy in ("autoregressive", "lookahead:N=3,W=3,G=3"):
         with Generator(model, proposer=strategy, numerics="exact") as generator:
-            assert generator.numerics.bit_exact, str(generator.numerics)
-            one = encoder_inputs(family, model, 3)
-            each = [generator.generate(**one, max_new_tokens=16, eos_token_id=[], logprobs=0)]
-            prompts = [one, encoder_inputs(family, model, 4, 23)]
-            if "input_ids" in one:
-                lists = [given["input_ids"][0].tolist() for given in prompts]
-                each.append(generator.generate(lists, max_new_tokens=16, eos_token_id=[], logprobs=0)[0])
-            first = [result[0] if isinstance(result, list) else result for result in each]
-            scores += [result.logprobs for result in first]
-    assert all(each == scores[0] for each in scores)
+            assert generator.numerics.is_bit_exact, str(generator.numerics)
+            for prompts in (one.prompts(), [*one.prompts(), *other.prompts()]):
+                kept: list[torch.Tensor] = []
+                generator.generate(prompts, **settings)
+                found.append(torch.stack(kept))
+    assert len(found[0]) == 16
+    assert all(torch.equal(each, found[0]) for each in found)
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +213,16 @@ def test_a_recording_of_several_windows_is_left_to_whispers_own_generate(whisper
     with pytest.raises(RequestError, match="input_features"):
         generator.generate([5, 6])
     features, mask = torch.randn(1, 8, 230), torch.ones(1, 230, dtype=torch.long)
-    whisper.generation_config.return_timestamps = True  # or longer recordings are refused anyway
+    whisper.generation_config.return_timestamps = True  # without, Whisper refuses longer recordings itself
     try:
-        with pytest.raises(RequestError, match="custom_generate"):
-            generator.generate(input_features=features, attention_mask=mask)
+        [short] = generator.generate(input_features=features[..., :100], max_new_tokens=4)
+        [long] = generator.generate(input_features=features, attention_mask=mask, max_new_tokens=4)
     finally:
         whisper.generation_config.return_timestamps = False
     generator.close()
+    assert len(short.token_ids) == 4
+    assert isinstance(long.error, RequestError)
+    assert "custom_generate" in str(long.error)
 
 
 @pytest.mark.parametrize("family", ["t5", "whisper", "trocr"], scope="module")
