@@ -71,7 +71,7 @@ needs_pyright = pytest.mark.skipif(find_spec("basedpyright") is None, reason="ba
 def faults(found: str, *others: str) -> list[str]:
     """The lines about errors in files other than ``wrong.py`` and others."""
     left_out = [f"{name}:" for name in ("wrong.py", *others)]
-    return [line for line in found.splitlines() if " error" in line and not any(name in line for name in left_out)]
+    return [line for line in found.splitlines() if " error: " in line and not any(name in line for name in left_out)]
 
 
 @needs_mypy
