@@ -26,6 +26,7 @@ class PlaceholderInputs(PromptInputs):
         raw: by name, the arguments for modalities that the model encodes in the prompt's pass.
         positions: of the prompt's tokens, ``(axes, tokens)``; None where they are the index plus ``offset``.
         token_types: by name, kinds of tokens that a model's layers read, ``(tokens,)``.
+        markers: further ids whose vectors come with the features, such as Ovis2's ends of images.
     """
 
     tokens: Sequence[int]
@@ -37,6 +38,7 @@ class PlaceholderInputs(PromptInputs):
     blocks: tuple[range, ...] = ()
     block_kinds: frozenset[str] | None = None
     offset: int = 0
+    markers: frozenset[int] = frozenset()
 
     @property
     def is_text_alone(self) -> bool:
@@ -49,11 +51,11 @@ class PlaceholderInputs(PromptInputs):
 
     @cached_property
     def placeholders(self) -> frozenset[int]:  # type: ignore[override]
-        return frozenset(self.token_ids.values())
+        return frozenset(self.token_ids.values()) | self.markers
 
     @cached_property
     def _unencoded(self) -> frozenset[int]:
-        return self.placeholders - {self.token_ids[modality] for modality in self.features}
+        return frozenset(self.token_ids.values()) - {self.token_ids[modality] for modality in self.features}
 
     @cached_property
     def uncut(self) -> tuple[range, ...]:  # type: ignore[override]
@@ -120,9 +122,11 @@ class PlaceholderInputs(PromptInputs):
     def _taken(self, part: PassPart) -> Mapping[str, Features]:
         """Return the features of the placeholders that a part reads."""
         found = {}
+        has_markers = any(self._places(part, token) for token in self.markers)
         for modality, features in self.features.items():
             token = self.token_ids[modality]
-            if num_read := len(self._places(part, token)):
+            num_read = len(self._places(part, token))
+            if num_read or has_markers:
                 before = sum(1 for each in self.tokens[: part.start] if each == token)
                 found[modality] = features.part(before, before + num_read)
         return found

@@ -19,6 +19,7 @@ from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
 ENCODED = "mm_encoder_outputs"
 _READ_APART = {"cross_attention_mask"}
+_MARKERS = "visual_indicator_token_ids"
 _READ_BY_LAYERS = ("moe_mm_token_type_ids",)
 _NOT_RAW = {ENCODED, "attention_mask", "position_ids", "input_ids", *TOKEN_TYPES, *_READ_BY_LAYERS}
 
@@ -118,6 +119,7 @@ def prepared_rows(
             blocks=blocks,
             block_kinds=block_kinds,
             offset=offset,
+            markers=frozenset(getattr(model.config, _MARKERS, None) or ()),
         )
         rows.append(None if row.is_text_alone else row)
     return rows

@@ -5,6 +5,7 @@ tokens that see one another, positions by another rule. So the model's own ``gen
 by a few tokens, and the logits of specdec's passes over the same tokens are compared.
 """
 
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -46,21 +47,24 @@ class InputCheck:
         assert prompt.call is not None, "prompts without a call aren't checked"
         with rejects(self._model):
             tokens, expected = prompt.call.continuation(prompt.row)
-        logits = self._logits(prompt, tokens)
-        error = float(distances(logits.to(expected.device), expected.float()).max() / expected.float().std())
+        placeholders = frozenset[int]() if prompt.inputs is None else prompt.inputs.placeholders
+        fed = [*takewhile(lambda token: token not in placeholders, tokens[:-1])]  # as of drafts
+        logits = self._logits(prompt, fed)
+        own = expected[: len(logits)].float()
+        error = float(distances(logits.to(own.device), own).max() / own.std())
         bound = max(_LEAST_BOUND, _ROUNDINGS * torch.finfo(self._model.dtype).eps)
         return "" if error <= bound else f"are read with logits that are off by {error:.2g} of their spread"
 
     def _logits(self, prompt: PreparedPrompt, tokens: list[int]) -> torch.Tensor:
         """Return the logits of the target's passes at the prompt's last token and those that follow."""
         target, ids = self._target, [*prompt.ids]
-        row = target.open(len(ids) + len(tokens))
+        row = target.open(len(ids) + len(tokens) + 1)
         try:
             target.set_inputs(row, prompt.inputs)
             while chunk := target.chunk_after(row, ids):
                 target.read(row, chunk)
             tree = DraftTree(ids[-1])
-            tree.wanted = [ROOT, *tree.add_chain(ROOT, tokens[:-1])]
+            tree.wanted = [ROOT, *tree.add_chain(ROOT, tokens)]
             planned = target.compile({row: tree}, {row: ids[row.length : -1]})
             output = target.forward(planned).rows[row]
             return torch.stack([output.logits(node).float() for node in tree.wanted])
