@@ -998,8 +998,8 @@ MUTATIONS = (
         "specdec/backends/row_inputs.py",
         (
             (
-                "inputs.offset for inputs in found]\n            positions",
-                "inputs.offset for inputs in found[::-1]]\n            positions",
+                "inputs.offset for inputs in found]",
+                "inputs.offset for inputs in found[::-1]]",
             ),
         ),
         (f"{INPUT_ROWS}[qwen2_vl]",),

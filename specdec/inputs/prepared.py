@@ -41,15 +41,25 @@ class PreparedPrompt:
 def prepared_prompts(
     model: Any, input_ids: torch.Tensor, paddings: Sequence[int], given: Mapping[str, Any]
 ) -> list[PreparedPrompt]:
-    """Return the rows of a call of ``generate`` as prompts; arguments and errors as of ``prepared_rows``."""
-    call = PreparedCall(model, input_ids, given)
-    inputs = prepared_rows(model, input_ids, paddings, given)
+    """Return the rows of a call of ``generate`` as prompts.
+
+    Args:
+        input_ids: (rows, tokens), padded on the left.
+        paddings: by row, the number of padding tokens.
+        given: the arguments of the model's first pass, as ``generate`` prepares them.
+
+    Raises:
+        RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
+    """
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
+    if given.get(ENCODER_OUTPUT) is not None:  # what a decoder reads of an encoder, the self-test shows
+        encoded = encoded_rows(decoder_of(model), texts, paddings, given)
+        return [
+            PreparedPrompt(text, each, row=row) for row, (text, each) in enumerate(zip(texts, encoded, strict=True))
+        ]
+    call, inputs = PreparedCall(model, input_ids, given), _inputs_of(model, texts, paddings, given)
     rows = enumerate(zip(texts, inputs, strict=True))
-    is_checked = given.get(ENCODER_OUTPUT) is None  # what a decoder reads of an encoder, the self-test shows
-    return [
-        PreparedPrompt(text, each, call if is_checked and each is not None else None, row) for row, (text, each) in rows
-    ]
+    return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
 
 
 def placeholder_ids(model: Any) -> dict[str, int]:
@@ -63,22 +73,10 @@ def placeholder_ids(model: Any) -> dict[str, int]:
     return known
 
 
-def prepared_rows(
-    model: Any, input_ids: torch.Tensor, paddings: Sequence[int], given: Mapping[str, Any]
+def _inputs_of(
+    model: Any, texts: Sequence[Sequence[int]], paddings: Sequence[int], given: Mapping[str, Any]
 ) -> list[PromptInputs | None]:
-    """Return the inputs of each row of a call of ``generate``, None for rows of text alone.
-
-    Args:
-        input_ids: (rows, tokens), padded on the left.
-        paddings: by row, the number of padding tokens.
-        given: the arguments of the model's first pass, as ``generate`` prepares them.
-
-    Raises:
-        RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
-    """
-    texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
-    if given.get(ENCODER_OUTPUT) is not None:
-        return [*encoded_rows(decoder_of(model), texts, paddings, given)]
+    """Return the inputs of each row, None for rows of text alone."""
     token_ids = placeholder_ids(model)
     encoded = {name: Features.of(output) for name, output in (given.get(ENCODED) or {}).items() if output is not None}
     if (
@@ -89,8 +87,31 @@ def prepared_rows(
         token_ids["video"] = token_ids["image"]  # GLM-4V's frames have an image's placeholders
     features = _by_row(encoded, texts, token_ids)
     unencoded = {*token_ids.values()} - {token_ids[modality] for modality in encoded}
+    raw = _raw_by_row(_raw_of(model, given), [_num_runs(text, unencoded) for text in texts], bool(encoded))
+    rows = list[PromptInputs | None]()
+    for number, (text, num_padding) in enumerate(zip(texts, paddings, strict=True)):
+        positions, offset = _positions(_of_row(given.get("position_ids"), number, num_padding), bool(token_ids))
+        blocks, block_kinds = blocks_of(model, len(text), _types(given, TOKEN_TYPES, number, num_padding))
+        row = PlaceholderInputs(
+            tokens=text,
+            token_ids=token_ids,
+            features=features[number],
+            raw=raw[number],
+            positions=positions,
+            token_types=_types(given, _READ_BY_LAYERS, number, num_padding),
+            blocks=blocks,
+            block_kinds=block_kinds,
+            offset=offset,
+            markers=frozenset(getattr(model.config, _MARKERS, None) or ()),
+        )
+        rows.append(None if row.is_text_alone else row)
+    return rows
+
+
+def _raw_of(model: Any, given: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    """Return the inputs that the model encodes in its first pass."""
     raw = {name: value for name, value in given.items() if name not in _NOT_RAW and isinstance(value, torch.Tensor)}
-    if raw and not token_ids:
+    if raw and not placeholder_ids(model):
         raise RequestError(
             f"{type(model).__name__} has no ids that stand for images or audio, so specdec doesn't read "
             f"{', '.join(raw)}: use its own generate()"
@@ -100,29 +121,13 @@ def prepared_rows(
             f"specdec doesn't support layers that attend to images apart from the text ({name}): use the model's own "
             "generate()"
         )
-    by_row = _raw_by_row(raw, [_num_runs(text, unencoded) for text in texts], bool(encoded))
-    rows = list[PromptInputs | None]()
-    for number, (text, num_padding) in enumerate(zip(texts, paddings, strict=True)):
-        table = _of_row(given.get("position_ids"), number, num_padding)
-        positions, offset = _positions(table, bool(token_ids))
-        types = {name: _of_row(given.get(name), number, num_padding) for name in (*TOKEN_TYPES, *_READ_BY_LAYERS)}
-        known = {name: values for name, values in types.items() if values is not None}
-        kinds_of_tokens = {name: each for name, each in known.items() if name in TOKEN_TYPES}
-        blocks, block_kinds = blocks_of(model, len(text), kinds_of_tokens)
-        row = PlaceholderInputs(
-            tokens=text,
-            token_ids=token_ids,
-            features=features[number],
-            raw=by_row[number],
-            positions=positions,
-            token_types={name: each for name, each in known.items() if name in _READ_BY_LAYERS},
-            blocks=blocks,
-            block_kinds=block_kinds,
-            offset=offset,
-            markers=frozenset(getattr(model.config, _MARKERS, None) or ()),
-        )
-        rows.append(None if row.is_text_alone else row)
-    return rows
+    return raw
+
+
+def _types(given: Mapping[str, Any], names: Sequence[str], number: int, num_padding: int) -> dict[str, torch.Tensor]:
+    """Return a row's kinds of tokens, by the names among ``given``."""
+    found = {name: _of_row(given.get(name), number, num_padding) for name in names}
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def _by_row(

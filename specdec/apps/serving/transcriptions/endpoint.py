@@ -28,7 +28,7 @@ class TranscriptionEndpoint:
 
     def __init__(self, generator: Generator, options: ServerOptions, admission: Admission) -> None:
         self._options, self._admission = options, admission
-        model = getattr(generator.model, "whole", generator.model)  # of a view on its decoder
+        model = generator.model
         self._transcriber: Transcriber | None = None
         if transcribes(model) and generator.processor is not None:
             decode = custom_generate(generator.proposer, verifier=generator.verifier, numerics=generator.numerics.mode)
