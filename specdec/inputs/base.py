@@ -41,7 +41,7 @@ class PassPart:
 
 
 class PromptInputs(ABC):
-    """What a request's prompt holds besides its tokens.
+    """The parts of a request's prompt besides its tokens.
 
     Attributes:
         num_tokens: of the prompt.

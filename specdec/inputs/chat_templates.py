@@ -1,4 +1,4 @@
-"""What a chat template reads: text or lists of parts, and which options."""
+"""The content that a chat template reads: text or lists of parts, and which options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

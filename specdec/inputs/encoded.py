@@ -17,7 +17,7 @@ ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS = "encoder_outputs", "decoder_attention_
 
 @dataclass(frozen=True, eq=False)
 class EncodedPrompt(PromptInputs):
-    """What an encoder computed for a prompt; the prompt's tokens are the decoder's.
+    """The output of an encoder for a prompt; the prompt's tokens are the decoder's.
 
     Attributes:
         encoder: the output, with the keys and values that the decoder has computed of it.

@@ -28,7 +28,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a model reads in place of one modality's placeholders.
+    """The vectors that a model reads in place of one modality's placeholders.
 
     Attributes:
         kind: the class of the encoder's output.

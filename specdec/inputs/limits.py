@@ -1,4 +1,4 @@
-"""What images and recordings may have before they are decoded, since a small file may hold a large one."""
+"""Limits of images and recordings before they are decoded, since a small file may hold a large one."""
 
 MOST_BYTES = 64 << 20  # of one file
 MOST_PIXELS = 80_000_000  # of a conversation's images: 240 MB once decoded; Pillow warns from 89 million on

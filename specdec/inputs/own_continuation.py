@@ -1,4 +1,4 @@
-"""What a model itself writes after a prompt with inputs: the reference for reading such prompts."""
+"""A model's own continuation of a prompt with inputs: the reference for reading such prompts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

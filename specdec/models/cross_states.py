@@ -1,4 +1,4 @@
-"""What a decoder reads of an encoder's output: each layer's keys and values, computed once for a prompt.
+"""Cross-attention's states: each decoder layer's keys and values of an encoder's output, computed once for a prompt.
 
 They depend on the encoder's output alone, never change, and are never rolled back. Those of several rows are stacked
 for a pass; the stack serves all passes over the same rows.

@@ -1,4 +1,4 @@
-"""How a decoder takes the positions of a pass's tokens: nodes of a tree, or rows of different lengths.
+"""The ways in which decoders take the positions of a pass's tokens: nodes of a tree, or rows of different lengths.
 
 Decoders of text models take ``position_ids``. In encoder-decoder models, many count slots of the cache themselves.
 Their positions are set where they are looked up, by hooks that are registered for a pass:

@@ -13,7 +13,7 @@ _WHERE = "_specdec_decoder_view"
 
 @dataclass(eq=False)
 class EncoderOutput:
-    """What an encoder computed for one prompt.
+    """The output of an encoder for one prompt.
 
     Attributes:
         output: in the class of the encoder, with one row.

@@ -1,4 +1,4 @@
-"""What a transformers model reads besides text, as its class says."""
+"""The modalities that a transformers model reads besides text, as its class says."""
 
 import inspect
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a model's own code says about images and recordings that don't fit a prompt, as an error of the request."""
+"""A model's own errors about images and recordings that don't fit a prompt, as errors of the request."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
