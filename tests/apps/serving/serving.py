@@ -4,7 +4,7 @@ import asyncio
 import copy
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,12 @@ class Served:
     server: Server
     url: str
     generator: Generator
+    clients: ExitStack
 
     def openai(self, key: str = "none") -> OpenAI:
         """OpenAI's own client of it, which doesn't try twice."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60.0)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60.0)
+        return self.clients.enter_context(client)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         """A bare request."""
@@ -62,7 +64,9 @@ def serving(generator: Generator | None = None, **options: Any) -> Iterator[Serv
         assert thread.is_alive(), "the server has not started"
     port = process.servers[0].sockets[0].getsockname()[1]
     try:
-        yield Served(server, f"http://127.0.0.1:{port}", generator)
+        # Clients that aren't closed have sockets that aren't: a warning in whichever test runs when they are collected.
+        with ExitStack() as clients:
+            yield Served(server, f"http://127.0.0.1:{port}", generator, clients)
     finally:
         process.should_exit = True
         for each in (thread, engine):
