@@ -28,18 +28,14 @@ class PreparedCall:
     @property
     def names(self) -> str:
         """The names of the inputs."""
-        return ", ".join(sorted(name for name, value in self.given.items() if value is not None))
+        return ", ".join(sorted(self._inputs()))
 
     def continuation(self, row: int) -> tuple[list[int], torch.Tensor]:
         """Return a row's next tokens by ``generate``, and their logits, ``(tokens, vocab)``."""
-        from specdec.models.architecture import CACHE_ARGUMENTS  # imports transformers, which takes seconds
-
-        given = {name: value for name, value in self.given.items() if value is not None}
-        given = {name: value for name, value in given.items() if name not in (*CACHE_ARGUMENTS, *_OF_THE_CALL)}
         with lock_of(self.model), torch.no_grad():
             output = self.model.generate(
                 self.input_ids,
-                **given,
+                **self._inputs(),
                 max_new_tokens=_NUM_TOKENS,
                 do_sample=False,
                 num_beams=1,
@@ -48,3 +44,10 @@ class PreparedCall:
             )
         logits = torch.stack([step[row] for step in output.logits])
         return output.sequences[row, self.input_ids.shape[1] :].tolist(), logits
+
+    def _inputs(self) -> dict[str, Any]:
+        """Return what was given besides ids, without what ``generate`` adds."""
+        from specdec.models.architecture import CACHE_ARGUMENTS  # imports transformers, which takes seconds
+
+        added = *CACHE_ARGUMENTS, *_OF_THE_CALL
+        return {name: value for name, value in self.given.items() if value is not None and name not in added}

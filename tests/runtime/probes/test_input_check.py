@@ -1,5 +1,7 @@
 """The check of a model's first prompt with images: what the model reads otherwise is refused."""
 
+import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +50,20 @@ def test_only_prompts_that_the_model_reads_otherwise_are_refused(model: Any, mis
         else:
             assert isinstance(result.error, RequestError)
             assert "are read with logits that are off by" in str(result.error)
+
+
+@pytest.mark.usefixtures("no_findings")
+def test_a_prompt_without_finite_logits_says_nothing_about_later_ones(model: Any) -> None:
+    torch.manual_seed(1)
+    good = prompt_of(model)
+    assert good.call is not None
+    encoded = copy.deepcopy(good.call.given)
+    encoded["mm_encoder_outputs"]["image"]["pooler_output"][0].fill_(math.nan)
+    [bad] = prepared_prompts(model, good.call.input_ids, [0], encoded)
+    with Generator(model) as generator:
+        results = [generator.generate([each], max_new_tokens=2)[0] for each in (bad, good)]
+    assert "NaN or infinite: check the images" in str(results[0].error)
+    assert results[1].error is None
 
 
 def test_text_alone_isnt_checked(model: Any) -> None:
