@@ -142,6 +142,14 @@ def test_a_cut_recording_is_read_as_far_as_it_goes() -> None:
     assert samples_of(wav(hum(1))[:1001], 16_000).tolist() == hum(1)[: (1000 - 44) // 2].tolist()
 
 
+def test_a_recording_whose_chunks_dont_fit_is_refused() -> None:
+    content = bytearray(wav(hum(1)))
+    content[16] = 200  # bytes of the format, which reach beyond the file's end as it says it
+    content[4:8] = (40).to_bytes(4, "little")
+    with pytest.raises(RequestError, match="isn't a WAV file that can be read: RuntimeError"):
+        samples_of(bytes(content), 16_000)
+
+
 def test_an_images_size_is_checked_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     content = png(Image.new("1", (9_300, 9_300)))
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda _: pytest.fail("it was decoded"))
