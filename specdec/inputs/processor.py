@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from specdec.errors import RequestError
-from specdec.inputs.encoded import mask_of_ids
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
@@ -89,8 +88,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     ) -> torch.Tensor:
         if found:
             raise RequestError(f"{type(model).__name__} decodes this input in several parts: use {own_door}")
-        paddings = _paddings(mask_of_ids(given), input_ids)
-        found.extend(prepared_prompts(model, input_ids, paddings, given))
+        found.extend(prepared_prompts(model, input_ids, given))
         return torch.cat([input_ids, input_ids[:, -1:]], -1)  # Whisper reads the text's last token
 
     given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
@@ -99,21 +97,6 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     with rejects(model, ", ".join(given)), lock_of(model), torch.no_grad():
         model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
     return found
-
-
-def _paddings(mask: torch.Tensor | None, input_ids: torch.Tensor) -> list[int]:
-    """Return the number of padding tokens of each row.
-
-    Raises:
-        RequestError: for padding elsewhere than on the left.
-    """
-    if mask is None or mask.shape != input_ids.shape:  # that of an encoder
-        return [0] * len(input_ids)
-    paddings: list[int] = (mask == 0).sum(-1).tolist()
-    for number, (row, num_padding) in enumerate(zip(mask, paddings, strict=True)):
-        if row[:num_padding].any():
-            raise RequestError(f"prompt {number} is padded elsewhere than on its left: use padding_side='left'")
-    return paddings
 
 
 def _placed(value: Any, model: Any) -> Any:

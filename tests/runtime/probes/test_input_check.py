@@ -59,7 +59,7 @@ def test_a_prompt_without_finite_logits_says_nothing_about_later_ones(model: Any
     assert good.call is not None
     encoded = copy.deepcopy(good.call.given)
     encoded["mm_encoder_outputs"]["image"]["pooler_output"][0].fill_(math.nan)
-    [bad] = prepared_prompts(model, good.call.input_ids, [0], encoded)
+    [bad] = prepared_prompts(model, good.call.input_ids, encoded)
     with Generator(model) as generator:
         results = [generator.generate([each], max_new_tokens=2)[0] for each in (bad, good)]
     assert "NaN or infinite: check the images" in str(results[0].error)
@@ -67,5 +67,5 @@ def test_a_prompt_without_finite_logits_says_nothing_about_later_ones(model: Any
 
 
 def test_text_alone_isnt_checked(model: Any) -> None:
-    (prompt,) = prepared_prompts(model, torch.arange(5, 12)[None], [0], {})
+    (prompt,) = prepared_prompts(model, torch.arange(5, 12)[None], {})
     assert prompt.call is None
