@@ -77,7 +77,7 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
         encoded = processor.apply_chat_template(plain, tokenize=True, return_dict=True, return_tensors="pt", **read)
     except Exception as error:  # templates and processors run third-party code
         raise RequestError(f"{type(processor).__name__} rejected the messages: {in_one_line(error)}") from error
-    return ProcessorOutput(dict(encoded))
+    return ProcessorOutput.of(encoded)
 
 
 def _check_kinds(kinds: set[str], processor: Any) -> None:

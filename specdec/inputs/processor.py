@@ -3,11 +3,12 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 
-from specdec.errors import RequestError
+from specdec.errors import RequestError, in_one_line
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
@@ -15,10 +16,23 @@ from specdec.models.rejected_inputs import rejects
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessorOutput:
-    """The arguments of ``model.generate`` as a processor makes them, of one prompt or several."""
+    """The arguments of ``model.generate`` as a processor makes them, of one prompt or several; none is None."""
 
     arguments: Mapping[str, Any]
     _rows: list[PreparedPrompt] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return a processor's output, whose arrays and lists become tensors.
+
+        Raises:
+            RequestError: for what can't be a tensor, and for ids of another shape than (prompts, tokens).
+        """
+        arguments = {name: _as_tensor(name, value) for name, value in given.items() if value is not None}
+        ids = arguments.get("input_ids")
+        if ids is not None and ids.ndim != 2:
+            raise RequestError(f"input_ids has shape {tuple(ids.shape)}: with images or audio it is (prompts, tokens)")
+        return cls(arguments)
 
     @property
     def num_rows(self) -> int:
@@ -52,7 +66,7 @@ class ProcessedPrompt:
     def ids(self) -> list[int]:
         """The prompt's tokens, without padding."""
         rows = (self.output.arguments.get(name) for name in ("input_ids", "attention_mask"))
-        ids, mask = (None if row is None else torch.as_tensor(row)[self.number] for row in rows)
+        ids, mask = (None if row is None else row[self.number] for row in rows)
         assert ids is not None, "a processor's output has ids"
         unpadded: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
         return unpadded
@@ -60,7 +74,7 @@ class ProcessedPrompt:
     @property
     def num_bytes(self) -> int:
         """Bytes of all that the processor made, for all prompts of its output."""
-        return sum(torch.as_tensor(value).nbytes for value in self.output.arguments.values() if value is not None)
+        return sum(value.nbytes for value in self.output.arguments.values() if isinstance(value, torch.Tensor))
 
     @property
     def num_given(self) -> int:
@@ -91,7 +105,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
         found.extend(prepared_prompts(model, input_ids, given))
         return torch.cat([input_ids, input_ids[:, -1:]], -1)  # Whisper reads the text's last token
 
-    given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
+    given = {name: _placed(value, model) for name, value in arguments.items()}
     if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
     with rejects(model, ", ".join(given)), lock_of(model), torch.no_grad():
@@ -99,11 +113,21 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     return found
 
 
+def _as_tensor(name: str, value: Any) -> Any:
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = f"{name} can't be a tensor ({in_one_line(error)})"
+        raise RequestError(f"{reason}: ask the processor for return_tensors='pt', and for padding=True") from error
+
+
 def _placed(value: Any, model: Any) -> Any:
     """Return an input on the model's device, numbers with a point in its dtype."""
-    if isinstance(value, torch.Tensor):
-        return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
-    return torch.as_tensor(value, device=model.device) if isinstance(value, Sequence) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
 
 
 def split(given: Any) -> tuple[Any, Any]:
