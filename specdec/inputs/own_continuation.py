@@ -8,6 +8,7 @@ import torch
 
 from specdec.models.notes import lock_of
 
+ENCODED = "mm_encoder_outputs"
 _NUM_TOKENS = 3
 _OF_THE_CALL = "use_cache", "logits_to_keep", "cache_position"  # and the cache
 
@@ -27,8 +28,10 @@ class PreparedCall:
 
     @property
     def names(self) -> str:
-        """The names of the inputs."""
-        return ", ".join(sorted(self._inputs()))
+        """The names of the inputs; of those that are encoded before the prompt, "image" and "video"."""
+        given = self._inputs()
+        encoded = given.pop(ENCODED, {})
+        return ", ".join(sorted({*given, *(name for name, output in encoded.items() if output is not None)}))
 
     def continuation(self, row: int) -> tuple[list[int], torch.Tensor]:
         """Return a row's next tokens by ``generate``, and their logits, ``(tokens, vocab)``."""

@@ -12,12 +12,11 @@ from specdec.inputs.base import PromptInputs
 from specdec.inputs.blocks import blocks_of
 from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows, mask_of_ids
 from specdec.inputs.features import Features
-from specdec.inputs.own_continuation import PreparedCall
+from specdec.inputs.own_continuation import ENCODED, PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
 from specdec.models.encoder_decoders import decoder_of
 from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
-ENCODED = "mm_encoder_outputs"
 _READ_APART = {"cross_attention_mask"}
 _MARKERS = "visual_indicator_token_ids"
 _READ_BY_LAYERS = ("moe_mm_token_type_ids",)

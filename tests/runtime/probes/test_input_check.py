@@ -13,6 +13,8 @@ from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.inputs.processor import ProcessorOutput
 from tests.apps.in_transformers.test_vision_models import make
 
+OTHERS = "mm_token_type_ids, position_ids"
+
 
 @pytest.fixture
 def model() -> Any:
@@ -64,6 +66,14 @@ def test_a_prompt_without_finite_logits_says_nothing_about_later_ones(model: Any
         results = [generator.generate([each], max_new_tokens=2)[0] for each in (bad, good)]
     assert "NaN or infinite: check the images" in str(results[0].error)
     assert results[1].error is None
+
+
+def test_images_and_videos_are_of_different_kinds(model: Any) -> None:
+    call = prompt_of(model).call
+    assert call is not None
+    encoded = call.given["mm_encoder_outputs"]
+    videos = replace(call, given={**call.given, "mm_encoder_outputs": {"image": None, "video": encoded["image"]}})
+    assert (call.names, videos.names) == (f"image, {OTHERS}", f"{OTHERS}, video")
 
 
 def test_text_alone_isnt_checked(model: Any) -> None:
