@@ -19,7 +19,7 @@ class ProcessorOutput:
     """The arguments of ``model.generate`` as a processor makes them, of one prompt or several; none is None."""
 
     arguments: Mapping[str, Any]
-    _rows: list[PreparedPrompt] = field(default_factory=list)
+    _prepared: list[list[PreparedPrompt] | RequestError] = field(default_factory=list)  # at most one
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -50,9 +50,15 @@ class ProcessorOutput:
         Raises:
             RequestError: if the model doesn't take the inputs.
         """
-        if not self._rows:
-            self._rows.extend(_captured(model, self.arguments))
-        return self._rows[number]
+        if not self._prepared:
+            try:
+                self._prepared.append(_captured(model, self.arguments))
+            except RequestError as error:  # the other rows needn't be encoded to learn it
+                self._prepared.append(error)
+        [found] = self._prepared
+        if isinstance(found, RequestError):
+            raise found
+        return found[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

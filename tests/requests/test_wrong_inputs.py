@@ -64,3 +64,16 @@ def test_a_processors_arrays_and_lists_are_its_tensors() -> None:
         ):
             with pytest.raises(RequestError, match=reason):
                 raise generator.generate(**{**given, **wrong}, **SETTINGS)[0].error
+
+
+def test_a_batch_that_is_refused_is_encoded_once() -> None:
+    model, encoded = multimodal.make("llava"), list[int]()
+    given = multimodal.padded("llava", [multimodal.compose("llava", [5, 6], seed, [8]) for seed in (1, 2)])
+    given["input_ids"][1, -1] = IMAGE
+    hook = model.get_submodule("model.vision_tower").register_forward_hook(lambda *_: encoded.append(1))
+    with Generator(model, proposer="prompt_lookup", numerics="fast") as generator:
+        encoded.clear()
+        results = generator.generate(**given, **SETTINGS)
+    hook.remove()
+    assert [type(result.error) for result in results] == [RequestError] * 2
+    assert len(encoded) == 1
