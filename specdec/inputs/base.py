@@ -11,11 +11,14 @@ Laws:
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple, Optional
 
 import torch
+
+_DIGEST = 16  # bytes
 
 
 class Mark(NamedTuple):
@@ -97,3 +100,12 @@ def num_same(one: PromptInputs | None, other: PromptInputs | None) -> float:
     """Return the number of first tokens whose keys and values don't depend on different inputs; infinity for all."""
     first, second = ({*(() if inputs is None else inputs.marks)} for inputs in (one, other))
     return min((mark.position for mark in first ^ second), default=math.inf)
+
+
+def digest_of(tensors: Iterable[torch.Tensor]) -> bytes:
+    """Return a digest of tensors' numbers."""
+    digest = blake2b(digest_size=_DIGEST)
+    for tensor in tensors:
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()

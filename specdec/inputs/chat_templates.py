@@ -3,8 +3,48 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specdec.errors import RequestError
+
 _MARK = "mark\u2063of\u2063a\u2063question"
+_TEXT_PARTS = {
+    "text": "text", "input_text": "text", "output_text": "text", "reasoning_text": "text", "summary_text": "text",
+    "refusal": "refusal",
+}  # fmt: skip
 _OF_IMAGES = "'image'", '"image"', "'audio'", '"audio"'
+
+
+def with_defined_fields(messages: Sequence[Any]) -> list[Any]:
+    """Return messages without fields that are None or calls where there are none, as templates ask for defined ones.
+
+    An assistant's refusal is its content.
+
+    Raises:
+        RequestError: for a message without a role.
+    """
+    for index, message in enumerate(messages):
+        if isinstance(message, Mapping) and "role" not in message:
+            raise RequestError(
+                f"chat message {index} has no 'role': a message is {{'role': 'user', 'content': …}}, and the role may "
+                "also be 'system' or 'assistant'"
+            )
+    return list(map(_with_defined_fields, messages))
+
+
+def _with_defined_fields(message: Any) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    left_out: dict[str, tuple[object, ...]] = {"tool_calls": (None, [], ()), "content": ()}
+    defined = {name: value for name, value in message.items() if value not in left_out.get(name, (None,))}
+    if not message.get("content") and isinstance(message.get("refusal"), str):
+        defined["content"] = message["refusal"]
+    return defined
+
+
+def text_of_part(part: Any) -> str | None:
+    """Return the text of one part of a chat message's content; None if the part isn't text."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
+    return text if isinstance(text, str) else None
 
 
 def with_parts_if_needed(messages: Sequence[Any], template_of: Any, options: Mapping[str, Any]) -> list[Any]:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from specdec.errors import RequestError, plural
-from specdec.inputs.base import Mark, PassPart, PromptInputs
-from specdec.inputs.placeholders import digest_of
+from specdec.inputs.base import Mark, PassPart, PromptInputs, digest_of
 from specdec.models.encoder_decoders import EncoderOutput, output_of
 
 ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS = "encoder_outputs", "decoder_attention_mask", "decoder_position_ids"

@@ -6,16 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.errors import RequestError, in_one_line
-from specdec.inputs.chat_templates import template_variables, with_parts_if_needed
+from specdec.inputs.chat_templates import (
+    template_variables,
+    text_of_part,
+    with_defined_fields,
+    with_parts_if_needed,
+)
 from specdec.inputs.limits import MOST_BYTES
 from specdec.inputs.pictures import Pictures
 from specdec.inputs.processor import ProcessorOutput
 from specdec.inputs.wav import samples_of
 
 _AUDIO = {"audio", "input_audio"}
-_MEDIA = {"image", "image_url", "input_image", "video", *_AUDIO}
-_OF_IMAGES = "image_processor", "video_processor"
-_OF_AUDIO = "feature_extractor", "audio_processor"  # of processors
+_IMAGES = {"image", "image_url", "input_image"}
+_MEDIA = {*_IMAGES, *_AUDIO, "video"}
+_READERS = (  # what they are called, their parts' types, and the attributes of processors that read them
+    ("audio", _AUDIO, ("feature_extractor", "audio_processor")),
+    ("images", _IMAGES, ("image_processor", "video_processor")),
+    ("videos", {"video"}, ("video_processor",)),
+)
 _OF_TEMPLATES = {"tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
 _DATA = "data:"
 
@@ -57,7 +66,7 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
         )
     _check_kinds({kind_of(part) for message in messages for part in parts_of(message)}, processor)
     pictures = Pictures()
-    plain = [_as_transformers_reads(message, processor, pictures) for message in messages]
+    plain = [_as_transformers_reads(message, processor, pictures) for message in with_defined_fields(messages)]
     is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
     options = {"add_generation_prompt": not is_continued, "continue_final_message": is_continued, **template}
     try:
@@ -68,12 +77,12 @@ def processed(messages: Sequence[Any], processor: Any, template: Mapping[str, An
         encoded = processor.apply_chat_template(plain, tokenize=True, return_dict=True, return_tensors="pt", **read)
     except Exception as error:  # templates and processors run third-party code
         raise RequestError(f"{type(processor).__name__} rejected the messages: {in_one_line(error)}") from error
-    return ProcessorOutput(dict(encoded))
+    return ProcessorOutput.of(encoded)
 
 
 def _check_kinds(kinds: set[str], processor: Any) -> None:
     """Refuse what a processor would leave out without a word."""
-    for name, of_name, parts in (("audio", _AUDIO, _OF_AUDIO), ("images", _MEDIA - _AUDIO, _OF_IMAGES)):
+    for name, of_name, parts in _READERS:
         if kinds & of_name and all(getattr(processor, part, None) is None for part in parts):
             raise RequestError(f"{type(processor).__name__} takes no {name}: use a model that does")
 
@@ -96,9 +105,11 @@ def _part(part: Any, processor: Any, pictures: Pictures) -> Any:
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
         return {"type": "audio", "audio": samples_of(_decoded(data), sampling_rate_of(processor))}
-    if kind in {"input_text", "output_text"}:
-        return {"type": "text", "text": part.get("text", "")}
-    return part
+    if kind in _MEDIA:
+        return part
+    if (text := text_of_part(part)) is None:
+        raise RequestError(f"a message has a part that is no text, image or recording: {kind or type(part).__name__}")
+    return {"type": "text", "text": text}
 
 
 def url_of(part: Mapping[str, Any]) -> str:

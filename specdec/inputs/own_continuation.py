@@ -8,6 +8,7 @@ import torch
 
 from specdec.models.notes import lock_of
 
+ENCODED = "mm_encoder_outputs"
 _NUM_TOKENS = 3
 _OF_THE_CALL = "use_cache", "logits_to_keep", "cache_position"  # and the cache
 
@@ -27,19 +28,17 @@ class PreparedCall:
 
     @property
     def names(self) -> str:
-        """The names of the inputs."""
-        return ", ".join(sorted(name for name, value in self.given.items() if value is not None))
+        """The names of the inputs; of those that are encoded before the prompt, "image" and "video"."""
+        given = self._inputs()
+        encoded = given.pop(ENCODED, {})
+        return ", ".join(sorted({*given, *(name for name, output in encoded.items() if output is not None)}))
 
     def continuation(self, row: int) -> tuple[list[int], torch.Tensor]:
         """Return a row's next tokens by ``generate``, and their logits, ``(tokens, vocab)``."""
-        from specdec.models.architecture import CACHE_ARGUMENTS  # imports transformers, which takes seconds
-
-        given = {name: value for name, value in self.given.items() if value is not None}
-        given = {name: value for name, value in given.items() if name not in (*CACHE_ARGUMENTS, *_OF_THE_CALL)}
         with lock_of(self.model), torch.no_grad():
             output = self.model.generate(
                 self.input_ids,
-                **given,
+                **self._inputs(),
                 max_new_tokens=_NUM_TOKENS,
                 do_sample=False,
                 num_beams=1,
@@ -48,3 +47,10 @@ class PreparedCall:
             )
         logits = torch.stack([step[row] for step in output.logits])
         return output.sequences[row, self.input_ids.shape[1] :].tolist(), logits
+
+    def _inputs(self) -> dict[str, Any]:
+        """Return what was given besides ids, without what ``generate`` adds."""
+        from specdec.models.architecture import CACHE_ARGUMENTS  # imports transformers, which takes seconds
+
+        added = *CACHE_ARGUMENTS, *_OF_THE_CALL
+        return {name: value for name, value in self.given.items() if value is not None and name not in added}

@@ -3,16 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from itertools import groupby
 from typing import Any
 
 import torch
 
-from specdec.inputs.base import Mark, PassPart, PromptInputs
+from specdec.inputs.base import Mark, PassPart, PromptInputs, digest_of
 from specdec.inputs.features import Features, joined
-
-_DIGEST = 16  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +141,3 @@ def _marks_where(is_marked: torch.Tensor, values: torch.Tensor) -> list[Mark]:
         if marked:
             marks.append(Mark(start, digest_of([values[:, start:end]])))
     return marks
-
-
-def digest_of(tensors: Any) -> bytes:
-    """Return a digest of tensors' numbers."""
-    digest = blake2b(digest_size=_DIGEST)
-    for tensor in tensors:
-        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.digest()

@@ -10,14 +10,13 @@ import torch
 from specdec.errors import RequestError, plural
 from specdec.inputs.base import PromptInputs
 from specdec.inputs.blocks import blocks_of
-from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows
+from specdec.inputs.encoded import ENCODER_OUTPUT, encoded_rows, mask_of_ids
 from specdec.inputs.features import Features
-from specdec.inputs.own_continuation import PreparedCall
+from specdec.inputs.own_continuation import ENCODED, PreparedCall
 from specdec.inputs.placeholders import PlaceholderInputs
 from specdec.models.encoder_decoders import decoder_of
 from specdec.models.modalities import TOKEN_TYPES, modalities_of
 
-ENCODED = "mm_encoder_outputs"
 _READ_APART = {"cross_attention_mask"}
 _MARKERS = "visual_indicator_token_ids"
 _READ_BY_LAYERS = ("moe_mm_token_type_ids",)
@@ -38,19 +37,18 @@ class PreparedPrompt:
     row: int = 0
 
 
-def prepared_prompts(
-    model: Any, input_ids: torch.Tensor, paddings: Sequence[int], given: Mapping[str, Any]
-) -> list[PreparedPrompt]:
+def prepared_prompts(model: Any, input_ids: torch.Tensor, given: Mapping[str, Any]) -> list[PreparedPrompt]:
     """Return the rows of a call of ``generate`` as prompts.
 
     Args:
         input_ids: (rows, tokens), padded on the left.
-        paddings: by row, the number of padding tokens.
         given: the arguments of the model's first pass, as ``generate`` prepares them.
 
     Raises:
-        RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
+        RequestError: as ``paddings_of``; for inputs that don't fit the placeholders, or that can't be divided among the
+            rows.
     """
+    paddings = paddings_of(input_ids, given)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
     if given.get(ENCODER_OUTPUT) is not None:  # what a decoder reads of an encoder, the self-test shows
         encoded = encoded_rows(decoder_of(model), texts, paddings, given)
@@ -60,6 +58,27 @@ def prepared_prompts(
     call, inputs = PreparedCall(model, input_ids, given), _inputs_of(model, texts, paddings, given)
     rows = enumerate(zip(texts, inputs, strict=True))
     return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
+
+
+def paddings_of(input_ids: torch.Tensor, given: Mapping[str, Any]) -> list[int]:
+    """Return the number of padding tokens of each row, (rows, tokens), by the mask among the model's arguments.
+
+    Raises:
+        RequestError: for a mask of another shape, and for a row that is padded elsewhere than on the left, or has only
+            padding.
+    """
+    mask = mask_of_ids(given)
+    if mask is None:
+        return [0] * len(input_ids)
+    if mask.shape != input_ids.shape:
+        raise RequestError(f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(input_ids.shape)}")
+    paddings: list[int] = (mask == 0).sum(-1).tolist()
+    for number, (row, num_padding) in enumerate(zip(mask, paddings, strict=True)):
+        if row[:num_padding].any():
+            raise RequestError(f"row {number} is padded elsewhere than on its left: tokenize with padding_side='left'")
+        if num_padding == len(row):
+            raise RequestError(f"row {number} has only padding")
+    return paddings
 
 
 def placeholder_ids(model: Any) -> dict[str, int]:

@@ -3,12 +3,12 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 
-from specdec.errors import RequestError
-from specdec.inputs.encoded import mask_of_ids
+from specdec.errors import RequestError, in_one_line
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
@@ -16,10 +16,23 @@ from specdec.models.rejected_inputs import rejects
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessorOutput:
-    """The arguments of ``model.generate`` as a processor makes them, of one prompt or several."""
+    """The arguments of ``model.generate`` as a processor makes them, of one prompt or several; none is None."""
 
     arguments: Mapping[str, Any]
-    _rows: list[PreparedPrompt] = field(default_factory=list)
+    _prepared: list[list[PreparedPrompt] | RequestError] = field(default_factory=list)  # at most one
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return a processor's output, whose arrays and lists become tensors.
+
+        Raises:
+            RequestError: for what can't be a tensor, and for ids of another shape than (prompts, tokens).
+        """
+        arguments = {name: _as_tensor(name, value) for name, value in given.items() if value is not None}
+        ids = arguments.get("input_ids")
+        if ids is not None and ids.ndim != 2:
+            raise RequestError(f"input_ids has shape {tuple(ids.shape)}: with images or audio it is (prompts, tokens)")
+        return cls(arguments)
 
     @property
     def num_rows(self) -> int:
@@ -37,9 +50,15 @@ class ProcessorOutput:
         Raises:
             RequestError: if the model doesn't take the inputs.
         """
-        if not self._rows:
-            self._rows.extend(_captured(model, self.arguments))
-        return self._rows[number]
+        if not self._prepared:
+            try:
+                self._prepared.append(_captured(model, self.arguments))
+            except RequestError as error:  # the other rows needn't be encoded to learn it
+                self._prepared.append(error)
+        [found] = self._prepared
+        if isinstance(found, RequestError):
+            raise found
+        return found[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +72,7 @@ class ProcessedPrompt:
     def ids(self) -> list[int]:
         """The prompt's tokens, without padding."""
         rows = (self.output.arguments.get(name) for name in ("input_ids", "attention_mask"))
-        ids, mask = (None if row is None else torch.as_tensor(row)[self.number] for row in rows)
+        ids, mask = (None if row is None else row[self.number] for row in rows)
         assert ids is not None, "a processor's output has ids"
         unpadded: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
         return unpadded
@@ -61,7 +80,7 @@ class ProcessedPrompt:
     @property
     def num_bytes(self) -> int:
         """Bytes of all that the processor made, for all prompts of its output."""
-        return sum(torch.as_tensor(value).nbytes for value in self.output.arguments.values() if value is not None)
+        return sum(value.nbytes for value in self.output.arguments.values() if isinstance(value, torch.Tensor))
 
     @property
     def num_given(self) -> int:
@@ -89,11 +108,10 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     ) -> torch.Tensor:
         if found:
             raise RequestError(f"{type(model).__name__} decodes this input in several parts: use {own_door}")
-        paddings = _paddings(mask_of_ids(given), input_ids)
-        found.extend(prepared_prompts(model, input_ids, paddings, given))
+        found.extend(prepared_prompts(model, input_ids, given))
         return torch.cat([input_ids, input_ids[:, -1:]], -1)  # Whisper reads the text's last token
 
-    given = {name: _placed(value, model) for name, value in arguments.items() if value is not None}
+    given = {name: _placed(value, model) for name, value in arguments.items()}
     if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
     with rejects(model, ", ".join(given)), lock_of(model), torch.no_grad():
@@ -101,26 +119,21 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     return found
 
 
-def _paddings(mask: torch.Tensor | None, input_ids: torch.Tensor) -> list[int]:
-    """Return the number of padding tokens of each row.
-
-    Raises:
-        RequestError: for padding elsewhere than on the left.
-    """
-    if mask is None or mask.shape != input_ids.shape:  # that of an encoder
-        return [0] * len(input_ids)
-    paddings: list[int] = (mask == 0).sum(-1).tolist()
-    for number, (row, num_padding) in enumerate(zip(mask, paddings, strict=True)):
-        if row[:num_padding].any():
-            raise RequestError(f"prompt {number} is padded elsewhere than on its left: use padding_side='left'")
-    return paddings
+def _as_tensor(name: str, value: Any) -> Any:
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = f"{name} can't be a tensor ({in_one_line(error)})"
+        raise RequestError(f"{reason}: ask the processor for return_tensors='pt', and for padding=True") from error
 
 
 def _placed(value: Any, model: Any) -> Any:
     """Return an input on the model's device, numbers with a point in its dtype."""
-    if isinstance(value, torch.Tensor):
-        return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
-    return torch.as_tensor(value, device=model.device) if isinstance(value, Sequence) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
 
 
 def split(given: Any) -> tuple[Any, Any]:

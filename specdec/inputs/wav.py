@@ -33,7 +33,7 @@ def _read(content: bytes) -> tuple[np.ndarray, int]:
             rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
             _check(file.getnframes(), rate, width)
             frames = file.readframes(file.getnframes())
-    except (wave.Error, EOFError, ValueError) as error:
+    except (wave.Error, EOFError, ValueError, RuntimeError) as error:
         raise RequestError(f"the recording isn't a WAV file that can be read: {in_one_line(error)}") from error
     whole = len(frames) // (width * channels) * width * channels  # the last may be cut
     if not whole:

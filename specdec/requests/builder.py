@@ -123,7 +123,7 @@ class RequestBuilder:
                     "generate(**processor(…))"
                 )
             ids = prompts.encode(item, self.tokenizer, model.config.vocab_size, template)
-            [item] = ProcessorOutput({"input_ids": [ids]}).prompts()
+            [item] = ProcessorOutput.of({"input_ids": [ids]}).prompts()
         prepared: PreparedPrompt = item.prepared(model)
         return prepared
 

@@ -110,7 +110,7 @@ def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
     if prompt is not None:
         raise RequestError(f"both a prompt and {', '.join(encoded)} were given: give only one")
     if any(_is_more_than_text(name, value) for name, value in encoded.items()):
-        return ProcessorOutput(encoded).prompts()
+        return ProcessorOutput.of(encoded).prompts()
     if "input_ids" not in encoded:
         raise RequestError(f"{', '.join(encoded)} were given without input_ids")
     return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))

@@ -8,13 +8,9 @@ import numpy as np
 import torch
 
 from specdec.errors import RequestError
-from specdec.inputs.chat_templates import with_parts_if_needed
+from specdec.inputs.chat_templates import text_of_part, with_defined_fields, with_parts_if_needed
 
 _NO_OPTIONS: Mapping[str, Any] = {}
-_TEXT_PARTS = {
-    "text": "text", "input_text": "text", "output_text": "text", "reasoning_text": "text", "summary_text": "text",
-    "refusal": "refusal",
-}  # fmt: skip
 _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a tensor; one of these or a list of them"
 
 
@@ -118,13 +114,7 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
             "chat messages were given, but the tokenizer has no chat template: give text (on the command line, without "
             "--chat), or set tokenizer.chat_template"
         )
-    for index, message in enumerate(messages):
-        if isinstance(message, Mapping) and "role" not in message:
-            raise RequestError(
-                f"chat message {index} has no 'role': a message is {{'role': 'user', 'content': …}}, and the role may "
-                "also be 'system' or 'assistant'"
-            )
-    messages = [_plain(message) for message in messages]
+    messages = [_plain(message) for message in with_defined_fields(messages)]
     is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
     options = {"add_generation_prompt": not is_continued, **template}
     if is_continued:
@@ -144,32 +134,16 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
     return text_ids(text, tokenizer, add_special_tokens=False)
 
 
-def text_of_part(part: Any) -> str | None:
-    """Return the text of one part of a chat message's content; None if the part isn't text."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
-    return text if isinstance(text, str) else None
-
-
 def _plain(message: Any) -> Any:
-    """Return a message as every template accepts it: its text parts joined, and no calls where it has none.
-
-    An assistant's refusal is its content. Fields that are None are left out, as templates ask for defined ones.
-    """
-    if not isinstance(message, Mapping):
-        return message
-    left_out: dict[str, tuple[object, ...]] = {"tool_calls": (None, [], ()), "content": ()}
-    plain = {name: value for name, value in message.items() if value not in left_out.get(name, (None,))}
-    parts = message.get("content")
-    if not parts and isinstance(message.get("refusal"), str):
-        parts = plain["content"] = message["refusal"]
+    """Return a message as templates of text accept it: its text parts joined."""
+    parts = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(parts, list | tuple):
-        return plain
+        return message
     texts = list(map(text_of_part, parts))
     kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
     if others := {str(kind) for kind, text in zip(kinds, texts, strict=True) if text is None}:
         raise RequestError(f"a message has parts that aren't text: {', '.join(sorted(others))}")
-    return {**plain, "content": "".join(text for text in texts if text)}
+    return {**message, "content": "".join(text for text in texts if text)}
 
 
 def text_ids(text: str, tokenizer: Any | None, purpose: str = "text needs", **options: bool) -> list[int]:

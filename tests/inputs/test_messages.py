@@ -104,12 +104,34 @@ IMAGE_PART = {"type": "image", "image": noise(1)}
         ([{"type": "input_audio", "input_audio": {}}], "LlavaProcessor takes no audio"),
         ([{"type": "image", "image": "no_such.png"}], "rejected the messages"),
         ([IMAGE_PART, {"type": "text", "text": IMAGE}], "placeholder|rejected"),
+        ([IMAGE_PART, {"type": "file", "file": {}}], "a part that is no text, image or recording: file"),
+        ([IMAGE_PART, {"type": "text", "text": None}], "a part that is no text, image or recording: text"),
+        ([IMAGE_PART, "the cat"], "a part that is no text, image or recording: str"),
+        ([{"type": "video", "video": "cat.mp4"}], "LlavaProcessor takes no videos"),
     ],
 )
 def test_what_cant_be_read_is_refused(parts: list[Any], reason: str) -> None:
     with Generator(*llava()) as generator, pytest.raises(RequestError, match=reason) as caught:
         generator.generate([{"role": "user", "content": parts}], max_new_tokens=1)
     assert "\n" not in str(caught.value)
+
+
+def test_messages_with_an_image_are_as_plain_as_those_of_text() -> None:
+    model, processor = copy.deepcopy(llava())
+    processor.chat_template = PARTS_ALONE.replace(
+        "{% for p in",
+        "{% if m.tool_calls is defined %}{% for c in m.tool_calls %}{{ c }}{% endfor %}{% endif %}{% for p in",
+    )
+    asked = [{"role": "user", "content": [IMAGE_PART, *texts("the cat")]}]
+    last = {"role": "user", "content": texts("the mat")}
+    expected = own_answer(model, processor, [*asked, {"role": "assistant", "content": texts("no")}, last], 4)
+    refused = {"role": "assistant", "content": None, "refusal": "no", "tool_calls": None}  # as OpenAI's client has it
+    part = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    with Generator(model, processor) as generator:
+        for given in (refused, part):
+            assert generator.generate([*asked, given, last], max_new_tokens=4).token_ids == tuple(expected)
+        with pytest.raises(RequestError, match="chat message 0 has no 'role'"):
+            generator.generate([{"content": [IMAGE_PART]}], max_new_tokens=4)
 
 
 def test_a_model_without_its_processor_says_what_to_give() -> None:
@@ -140,6 +162,14 @@ def test_recordings_have_the_models_rate(rate: int) -> None:
 
 def test_a_cut_recording_is_read_as_far_as_it_goes() -> None:
     assert samples_of(wav(hum(1))[:1001], 16_000).tolist() == hum(1)[: (1000 - 44) // 2].tolist()
+
+
+def test_a_recording_whose_chunks_dont_fit_is_refused() -> None:
+    content = bytearray(wav(hum(1)))
+    content[16] = 200  # bytes of the format, which reach beyond the file's end as it says it
+    content[4:8] = (40).to_bytes(4, "little")
+    with pytest.raises(RequestError, match="isn't a WAV file that can be read: RuntimeError"):
+        samples_of(bytes(content), 16_000)
 
 
 def test_an_images_size_is_checked_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

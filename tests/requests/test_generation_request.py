@@ -51,7 +51,11 @@ def test_what_a_processor_says_of_text_is_taken_and_of_images_is_kept_for_the_mo
     for more in ({name: [[0, 1]]}, {"pixel_values": torch.ones(1, 3)}):
         (prompt,) = GenerationRequest.of({"input_ids": [[5, 6]], **more}).prompt
         assert isinstance(prompt, ProcessedPrompt)
-        assert prompt.output.arguments == {"input_ids": [[5, 6]], **more}
+        arguments = {argument: value.tolist() for argument, value in prompt.output.arguments.items()}
+        assert arguments == {
+            "input_ids": [[5, 6]],
+            **{key: torch.as_tensor(each).tolist() for key, each in more.items()},
+        }
     (prompt,) = GenerationRequest.of(None, input_features=torch.ones(1, 3)).prompt
     assert [*prompt.output.arguments] == ["input_features"]
 

@@ -15,7 +15,7 @@ from specdec.apps.in_transformers.rows import PaddedRow, rows_of
 from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.inputs.encoded import EncodedPrompt, mask_of_ids
+from specdec.inputs.encoded import EncodedPrompt
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.record import StepRecord
 
@@ -63,9 +63,8 @@ class GenerateCall:
         """
         check_mode(self._config, assistant_model)
         check_inputs(inputs, model)
-        self._rows = rows_of(self._input_ids, mask_of_ids(inputs))
-        paddings = [len(row.padding) for row in self._rows]
-        self._prompts = prepared_prompts(model, self._input_ids, paddings, inputs)
+        self._rows = rows_of(self._input_ids, inputs)
+        self._prompts = prepared_prompts(model, self._input_ids, inputs)
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
         check_functions([*self._processors, *self._criteria], len(self._rows))

@@ -11,7 +11,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 
 from specdec.errors import RequestError
 from specdec.inputs.encoded import ENCODER_OUTPUT, IDS_MASK, IDS_POSITIONS
-from specdec.inputs.prepared import ENCODED
+from specdec.inputs.own_continuation import ENCODED
 from specdec.models.architecture import CACHE_ARGUMENTS
 from specdec.models.modalities import modalities_of
 

@@ -1,12 +1,12 @@
 """The rows of a padded batch, without their padding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from specdec.errors import RequestError
+from specdec.inputs.prepared import paddings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,27 +18,12 @@ class PaddedRow:
     prompt: list[int]
 
 
-def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[PaddedRow]:
-    """Return the rows of ``input_ids``, (batch, tokens), by an attention mask of the same shape, 0 for padding.
-
-    Raises:
-        RequestError: if a row is padded elsewhere than on the left, or is padding only.
-    """
-    if attention_mask is None:
-        return [PaddedRow(number, row[:0], row.tolist()) for number, row in enumerate(input_ids)]
-    if attention_mask.shape != input_ids.shape:
-        raise RequestError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}"
-        )
-    rows = []
-    for number, (ids, mask) in enumerate(zip(input_ids, attention_mask.bool().to(input_ids.device), strict=True)):
-        num_padding = int((~mask).sum())
-        if mask[:num_padding].any():
-            raise RequestError(f"row {number} is padded elsewhere than on its left: tokenize with padding_side='left'")
-        if num_padding == len(ids):
-            raise RequestError(f"row {number} has only padding")
-        rows.append(PaddedRow(number, ids[:num_padding], ids[num_padding:].tolist()))
-    return rows
+def rows_of(input_ids: torch.Tensor, inputs: Mapping[str, Any]) -> list[PaddedRow]:
+    """Return the rows of ``input_ids``, (batch, tokens), by the mask among the inputs; raises as ``paddings_of``."""
+    return [
+        PaddedRow(number, ids[:num_padding], ids[num_padding:].tolist())
+        for number, (ids, num_padding) in enumerate(zip(input_ids, paddings_of(input_ids, inputs), strict=True))
+    ]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specdec.inputs.chat_templates import text_of_part
 from specdec.inputs.messages import kind_of, url_of
-from specdec.requests.prompts import text_of_part
 
 Content = str | list[dict[str, Any]]
 

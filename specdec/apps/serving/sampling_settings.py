@@ -4,7 +4,7 @@ from typing import Any
 
 from specdec.apps.serving.schemas import Sampling
 
-_LEAST_TEMPERATURE = 1e-6  # below it, only the most likely token is left
+LEAST_TEMPERATURE = 1e-6  # below it, only the most likely token is left
 
 
 def settings_of(body: Sampling) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def settings_of(body: Sampling) -> dict[str, Any]:
         "presence_penalty": body.presence_penalty or 0.0,
         "repetition_penalty": body.repetition_penalty or 1.0,
     }
-    if temperature < _LEAST_TEMPERATURE or body.top_p == 0:
+    if temperature < LEAST_TEMPERATURE or body.top_p == 0:
         return settings | {"temperature": 0.0}
     if body.top_k is not None and body.top_k > 0:
         settings["top_k"] = body.top_k

@@ -47,6 +47,11 @@ class InputCheck:
         assert prompt.call is not None, "prompts without a call aren't checked"
         with rejects(self._model):
             tokens, expected = prompt.call.continuation(prompt.row)
+        if not expected.isfinite().all():  # of this prompt's inputs alone, so nothing is found about the model
+            raise RequestError(
+                f"{type(self._model).__name__} answers the prompt with logits that are NaN or infinite: check the "
+                "images or recordings, and the model's dtype"
+            )
         placeholders = frozenset[int]() if prompt.inputs is None else prompt.inputs.placeholders
         fed = [*takewhile(lambda token: token not in placeholders, tokens[:-1])]  # as of drafts
         logits = self._logits(prompt, fed)

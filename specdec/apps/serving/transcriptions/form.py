@@ -13,7 +13,7 @@ from specdec.apps.serving.schemas import Body
 _MOST_FIELDS = 64
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))""")
 _NAME = re.compile(rb'^content-disposition:\s*form-data;.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE)
-_LISTS = "timestamp_granularities[]", "include[]"
+_LIST = "timestamp_granularities[]"
 Number = Annotated[float, BeforeValidator(lambda text: float(text) if isinstance(text, str) else text)]
 
 
@@ -62,7 +62,7 @@ def parse_form(content: bytes, content_type: str | None) -> TranscriptionForm:
             text = value.decode()
         except UnicodeDecodeError:
             raise invalid(name, "give text in UTF-8") from None
-        fields[name] = [*fields.get(name, ()), text] if name in _LISTS else text
+        fields[name] = [*fields.get(name, ()), text] if name == _LIST else text
     try:
         return TranscriptionForm.model_validate(fields)
     except ValidationError as error:

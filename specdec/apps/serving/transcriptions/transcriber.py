@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from specdec.apps.serving.errors import ApiError, invalid
+from specdec.apps.serving.sampling_settings import LEAST_TEMPERATURE
 from specdec.apps.serving.transcriptions.form import TranscriptionForm
 from specdec.errors import SpecdecError, in_one_line
 from specdec.inputs.messages import sampling_rate_of
@@ -125,7 +126,7 @@ class Transcriber:
         if form.prompt:
             ids = self._processor.get_prompt_ids(form.prompt, return_tensors="pt")
             options |= {"prompt_ids": ids.to(model.device)}
-        if form.temperature:
+        if form.temperature >= LEAST_TEMPERATURE:
             options |= {"do_sample": True, "temperature": form.temperature}
         found = model.generate(
             features,
