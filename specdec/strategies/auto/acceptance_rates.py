@@ -5,7 +5,7 @@ count. The acceptance rate of a bucket is an exponentially weighted mean over it
 those at each node of an accepted path, forwarded or not, since the token that the target emitted there is known.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 _MEMORY = 0.995  # weight of earlier candidates after each new one
 _MOST_AGREEMENTS = 1 << 14  # a source that makes new rates for each request would fill memory
@@ -18,15 +18,23 @@ class AcceptanceRate:
     ``sources`` are the names of the sources that propose the bucket's candidates: one, or several that agree.
     """
 
-    __slots__ = ("sources", "value", "weight")
+    __slots__ = ("_contested", "sources", "value", "weight")
 
     def __init__(self, prior: float, *sources: str) -> None:
         self.value, self.weight, self.sources = prior, _PRIOR_WEIGHT, sources
+        self._contested: AcceptanceRate | None = None
 
     def update(self, is_right: bool) -> None:
         """Count one more candidate of this bucket."""
         self.weight = weight = _MEMORY * self.weight + 1.0
         self.value += (is_right - self.value) / weight
+
+    @property
+    def contested(self) -> "AcceptanceRate":
+        """The rate of the bucket's candidates at nodes where another source proposes other tokens."""
+        if self._contested is None:
+            self._contested = AcceptanceRate(self.value, *self.sources)
+        return self._contested
 
 
 class AcceptanceRates(dict[Hashable, AcceptanceRate]):
@@ -44,10 +52,20 @@ class AcceptanceRates(dict[Hashable, AcceptanceRate]):
 class Agreements(dict[tuple[AcceptanceRate, AcceptanceRate], AcceptanceRate]):
     """Acceptance rates of candidates that two sources propose, by the two rates that they have alone.
 
-    Such a candidate is more likely than either rate says. It counts for the agreement only, so that a source's own
-    buckets have the candidates that no other source proposes. A third source can agree with an agreement. The prior is
-    the larger of the two rates.
+    Such a candidate is more likely than either rate says, and one that the other source doesn't propose is less likely.
+    Neither counts for a source's own buckets, which have the candidates of nodes where no other source has any. A third
+    source can agree with an agreement. The prior is the larger of the two rates.
     """
+
+    def merged(
+        self, first: Mapping[int, AcceptanceRate], second: Mapping[int, AcceptanceRate]
+    ) -> dict[int, AcceptanceRate]:
+        """Return the candidates of two sources that both have some, each with its rate beside the other source."""
+        merged = {
+            token: self[rate, second[token]] if token in second else rate.contested for token, rate in first.items()
+        }
+        merged.update((token, rate.contested) for token, rate in second.items() if token not in first)
+        return merged
 
     def __missing__(self, both: tuple[AcceptanceRate, AcceptanceRate]) -> AcceptanceRate:
         if len(self) >= _MOST_AGREEMENTS:

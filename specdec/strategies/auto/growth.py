@@ -62,7 +62,7 @@ class Growth:
 
         Args:
             sources: by a number that is the caller's own.
-            agreements: acceptance rates of tokens that several sources propose; new ones if not given.
+            agreements: acceptance rates where several sources have candidates; new ones if not given.
             min_probability: less probable candidates are never taken.
             is_chain: no node gets a second child.
             on_failure: called with the number of a source that fails, which is then left out; by default the error is
@@ -156,9 +156,8 @@ class Growth:
                 self._leave_out(number, error)
                 continue
             states[number] = state
-            for each in candidates.keys() & proposed.keys():  # both propose it, so it is an agreement
-                proposed[each] = self._agreements[candidates[each], proposed[each]]
-            candidates = {**candidates, **proposed} if candidates else proposed
+            both = candidates and proposed
+            candidates = self._agreements.merged(candidates, proposed) if both else candidates or proposed
         self._states.append(states)
         self.candidates.append(candidates)
         self._extend_frontier(node, candidates)

@@ -131,11 +131,20 @@ def test_agreement_is_a_kind_of_its_own() -> None:
         growth.learn([1 if index % 10 else 3])
     assert both[one, other].value == pytest.approx(0.9, abs=0.05)
     assert one.value == 0.5  # never named alone
-    assert other.value < 0.1
     assert Growth(sources, request(), ROOMY, both).next_probability == both[one, other].value
     tree = Growth(sources, request(), ROOMY, both)
     tree.take()
     assert tree.tree(2).proposed_by == {1: ("one", "other")}
+
+
+def test_what_another_source_contests_says_nothing_of_the_source_alone() -> None:
+    both, one, other = Agreements(), AcceptanceRate(0.5, "one"), AcceptanceRate(0.4, "other")
+    for _ in range(300):
+        growth = Growth({0: Table({(): {1: one}}), 1: Table({(): {2: other}})}, request(), ROOMY, both)
+        growth.learn([1])
+    assert (one.value, other.value) == (0.5, 0.4)
+    assert (one.contested.value, other.contested.value) == (pytest.approx(1.0, abs=0.05), pytest.approx(0.0, abs=0.05))
+    assert Growth({1: Table({(): {2: other}})}, request(), ROOMY, both).next_probability == 0.4
 
 
 def test_a_source_that_fails_is_told_of_and_the_others_go_on() -> None:
