@@ -98,7 +98,7 @@ def _part(part: Any, processor: Any, pictures: Pictures) -> Any:
     kind = kind_of(part)
     if kind in {"image_url", "input_image"}:
         url = url_of(part)
-        if not url.startswith(_DATA):
+        if not is_data(url):
             return {"type": "image", "url": url}
         return {"type": "image", "image": pictures.read(_bytes_of_url(url))}
     if kind == "input_audio":
@@ -117,6 +117,11 @@ def url_of(part: Mapping[str, Any]) -> str:
     given = part.get("image_url")
     url = given.get("url") if isinstance(given, Mapping) else given
     return url if isinstance(url, str) else ""
+
+
+def is_data(url: str) -> bool:
+    """Return True for a ``data:`` URL, whose image stands in the URL itself."""
+    return url[: len(_DATA)].lower() == _DATA
 
 
 def _bytes_of_url(url: str) -> bytes:

@@ -26,7 +26,10 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
         return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
     first = prompt[0] if isinstance(prompt, list | tuple) and prompt else prompt
     if isinstance(first, Mapping) and "input_ids" in first:
-        raise RequestError("a tokenizer's output was given as one of the prompts: give its input_ids, without padding")
+        said = "'s output was given as one of the prompts: "
+        if first.keys() - {"input_ids", "attention_mask", "token_type_ids"}:
+            raise RequestError(f"a processor{said}unpack it, generate(**processor(…))")
+        raise RequestError(f"a tokenizer{said}give its input_ids, without padding")
     if isinstance(prompt, list | tuple) and prompt and not _is_one(prompt):
         return list(prompt), True
     return [prompt], False

@@ -48,4 +48,6 @@ def encode_reference(reference: Any, strategy: Strategy, tokenizer: Any | None, 
 
 
 def _as_list(reference: Any) -> Any:
+    if isinstance(reference, range):
+        return list(reference)
     return reference.tolist() if isinstance(reference, torch.Tensor | np.ndarray) else reference

@@ -169,6 +169,7 @@ def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt:
 
 
 def test_a_tokenizers_output_is_refused_with_the_remedy() -> None:
+    assert refusal([{"input_ids": [1], "pixel_values": [0.0]}]).endswith("prompts: unpack it, generate(**processor(…))")
     remedy = "a tokenizer's output was given as one of the prompts: give its input_ids, without padding"
     assert refusal(trained()("the cat")) == refusal({"input_ids": [[1]]}) == refusal([{"input_ids": [1]}]) == remedy
 

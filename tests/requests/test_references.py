@@ -24,6 +24,7 @@ def num_steps(reference: Any, **options: Any) -> int:
 def test_ids_arrays_tensors_and_text_are_references() -> None:
     for reference in (TEXT, tuple(TEXT), np.array(TEXT), torch.tensor(TEXT), toy_tokenizer(VOCAB).decode(TEXT)):
         assert num_steps(reference) == 1
+    assert num_steps(range(9)) == num_steps([*range(9)])
     for nothing in (None, [], ""):
         assert num_steps(nothing) == 9
 

@@ -29,7 +29,6 @@ _INSTEAD = {
     "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
     "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
 }
-_UNSUPPORTED = {"inputs_embeds": "vectors in the place of ids"}
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
@@ -70,8 +69,8 @@ def check_inputs(inputs: Mapping[str, Any], model: Any) -> None:
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
             )
-        if name in own and name in _UNSUPPORTED:
-            raise RequestError(f"custom_generate doesn't support {_UNSUPPORTED[name]} ({name}): {_LEAVE}")
+        if name in own and name == "inputs_embeds":
+            raise RequestError(f"custom_generate doesn't read vectors in the place of ids ({name}): {_LEAVE}")
         if name not in (*_READ, ENCODED, *own):
             raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
 

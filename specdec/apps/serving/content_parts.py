@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from specdec.inputs.chat_templates import text_of_part
-from specdec.inputs.messages import kind_of, url_of
+from specdec.inputs.messages import is_data, kind_of, url_of
 
 Content = str | list[dict[str, Any]]
+_MEDIA = "url", "image_url", "data"  # fields of parts whose text is an image or a recording
+_LOGGED = 40  # characters of one
 
 
 def content_of(parts: list[Any]) -> Content:
@@ -38,7 +40,7 @@ def part_of(part: Any) -> dict[str, Any]:
 
 def _data_url(part: Mapping[str, Any]) -> str:
     url = url_of(part)
-    if not url.startswith("data:"):
+    if not is_data(url):
         raise ValueError("this server fetches no images: send them as data: URLs, data:image/png;base64,…")
     return url
 
@@ -46,3 +48,17 @@ def _data_url(part: Mapping[str, Any]) -> str:
 def text_of(content: Content) -> str:
     """Return the text of a content."""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def without_media(body: Any) -> Any:
+    """Return a request's body as it is logged: of images and recordings their beginning alone."""
+    if isinstance(body, list):
+        return [without_media(each) for each in body]
+    if not isinstance(body, dict):
+        return body
+    return {
+        name: f"{value[:_LOGGED]}… ({len(value)} characters)"
+        if name in _MEDIA and isinstance(value, str) and len(value) > _LOGGED
+        else without_media(value)
+        for name, value in body.items()
+    }

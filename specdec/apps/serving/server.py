@@ -19,6 +19,7 @@ from specdec.apps.serving.answer_constraints import AnswerPlan
 from specdec.apps.serving.body_parsing import check_content_type, parse
 from specdec.apps.serving.body_threads import BodyThreads
 from specdec.apps.serving.compilation import ConstraintCompiler
+from specdec.apps.serving.content_parts import without_media
 from specdec.apps.serving.engine import ServingEngine
 from specdec.apps.serving.errors import ApiError
 from specdec.apps.serving.event_stream import ClientGone, EventStream, Json, while_connected
@@ -71,8 +72,7 @@ class Server:
         strategy: the name of the generator's strategy.
 
     Attributes:
-        notes: on the model and its strategies, found before the first request. They may name files, so clients don't
-            get them.
+        notes: on the model and its strategies, found before the first request; never sent, since they may name files.
     """
 
     def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
@@ -157,7 +157,7 @@ class Server:
         log_fields = request.state.log_fields
         log_fields |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
         if self.options.logs_prompts:
-            log_fields["body"] = body.model_dump(exclude_none=True)
+            log_fields["body"] = without_media(body.model_dump(exclude_none=True))
         keeps_texts = not body.stream or self.options.logs_prompts
         answer = endpoint.builder(body)(call, self.options.name, self._fingerprint, keeps_texts)
         running = self._running(Job(call, leave), answer, request)

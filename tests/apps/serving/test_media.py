@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from specdec import Generator
+from specdec.apps.serving.content_parts import without_media
 from tests.apps.serving.serving import Served, serving
 from tests.support.media_models import data_url, hum, llava, noise, own_answer, png, qwen2_audio, wav
 
@@ -66,6 +67,16 @@ def test_an_image_is_answered_as_by_generate(seeing: Served) -> None:
         texts.append(expected)
     assert texts[0] != texts[1], "the image decides"
     assert answer(seeing, text("the cat")) == own(llava(), text("the cat"))
+
+
+def test_a_log_of_prompts_has_the_beginning_of_an_image(seeing: Served) -> None:
+    sent = body(text("What is this?"), image(png(noise(1))))
+    logged = without_media(sent)
+    [question, seen] = logged["messages"][0]["content"]
+    assert question == text("What is this?")
+    assert seen["image_url"]["url"].startswith("data:image/png;base64,")
+    assert len(str(logged)) < 400
+    assert sent == body(text("What is this?"), image(png(noise(1)))), "what is decoded stays whole"
 
 
 def test_two_images_and_several_samples(seeing: Served) -> None:

@@ -119,7 +119,7 @@ def test_several_at_a_time(listening: Served) -> None:
         ({"colour": "x"}, 400, "colour", "Unrecognized"),
         ({"model": None}, 400, "model", "Missing"),
         ({"model": "gpt"}, 404, "model", "does not exist"),
-        ({"prompt": "<|en|>"}, 400, "file", "disallowed special token"),
+        ({"prompt": "<|en|>"}, 400, "prompt", "disallowed special token"),
         ({"headers": {"origin": "https://other.example"}}, 403, None, "https://other.example"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from specdec.apps.serving.errors import ApiError, invalid
 from specdec.apps.serving.sampling_settings import LEAST_TEMPERATURE
 from specdec.apps.serving.transcriptions.form import TranscriptionForm
-from specdec.errors import SpecdecError, in_one_line
+from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
 from specdec.inputs.messages import sampling_rate_of
 from specdec.inputs.wav import samples_of
 
@@ -106,6 +106,8 @@ class Transcriber:
         except ApiError:
             raise
         except Exception as error:  # transformers' code, which refuses some options by errors of several kinds
+            if is_out_of_memory(error):
+                raise
             raise ApiError(400, f"The recording can't be transcribed: {in_one_line(error)}", "file") from error
 
     def close(self) -> None:
@@ -124,7 +126,10 @@ class Transcriber:
         language = self._language(features[..., : extractor.nb_max_frames], form.language)
         options: dict[str, Any] = {"language": language, "task": "transcribe"} if language else {}
         if form.prompt:
-            ids = self._processor.get_prompt_ids(form.prompt, return_tensors="pt")
+            try:
+                ids = self._processor.get_prompt_ids(form.prompt, return_tensors="pt")
+            except ValueError as error:  # for special tokens
+                raise invalid("prompt", in_one_line(error)) from error
             options |= {"prompt_ids": ids.to(model.device)}
         if form.temperature >= LEAST_TEMPERATURE:
             options |= {"do_sample": True, "temperature": form.temperature}
