@@ -9,6 +9,7 @@ import torch
 from specdec.models.notes import lock_of
 
 _NUM_TOKENS = 3
+GREEDY = {"do_sample": False, "num_beams": 1, "min_length": 0, "min_new_tokens": None}  # texts of some tokens
 _OF_THE_CALL = "use_cache", "logits_to_keep", "cache_position"  # and the cache
 
 
@@ -41,8 +42,7 @@ class PreparedCall:
                 self.input_ids,
                 **given,
                 max_new_tokens=_NUM_TOKENS,
-                do_sample=False,
-                num_beams=1,
+                **GREEDY,
                 output_logits=True,
                 return_dict_in_generate=True,
             )

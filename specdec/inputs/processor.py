@@ -9,6 +9,7 @@ import torch
 
 from specdec.errors import RequestError
 from specdec.inputs.encoded import mask_of_ids
+from specdec.inputs.own_continuation import GREEDY
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
@@ -97,7 +98,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
     with rejects(model, ", ".join(given)), lock_of(model), torch.no_grad():
-        model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
+        model.generate(**given, max_new_tokens=1, **GREEDY, custom_generate=capture)
     return found
 
 

@@ -21,7 +21,7 @@ from specdec.models.encoder_decoders import whole_of
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
-from specdec.requests.model_defaults import own_eos_token_ids, own_suppressed_tokens
+from specdec.requests.model_defaults import own_eos_token_ids, own_rules
 from specdec.requests.own_copies import with_own_copies
 from specdec.requests.references import encode_reference
 from specdec.requests.special_tokens import special_tokens
@@ -135,8 +135,12 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        settings = Settings.make(overrides, config, own_suppressed_tokens(self.model))
+        own = own_rules(self.model, is_constrained=overrides.get("constraint") is not None)
+        settings = Settings.make(overrides, config, own)
         _check_ids("eos_token_id", settings.eos_token_id or (), vocab_size)
+        first = settings.forced_bos_token_id
+        _check_ids("forced_bos_token_id", () if first is None else (first,), vocab_size)
+        _check_ids("forced_eos_token_id", settings.forced_eos_token_id, vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("logit_bias", (token for token, _ in settings.logit_bias), vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
