@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from specdec.inputs.encoded import ENCODER_OUTPUT
 from specdec.models.notes import lock_of
 
 _NUM_TOKENS = 3
@@ -33,13 +35,17 @@ class PreparedCall:
 
     def continuation(self, row: int) -> tuple[list[int], torch.Tensor]:
         """Return a row's next tokens by ``generate``, and their logits, ``(tokens, vocab)``."""
+        from transformers.generation import GenerationMixin
+
         from specdec.models.architecture import CACHE_ARGUMENTS  # imports transformers, which takes seconds
 
         given = {name: value for name, value in self.given.items() if value is not None}
         given = {name: value for name, value in given.items() if name not in (*CACHE_ARGUMENTS, *_OF_THE_CALL)}
+        is_encoded = ENCODER_OUTPUT in given  # which Whisper's own ``generate`` doesn't take
+        generate = partial(GenerationMixin.generate, self.model) if is_encoded else self.model.generate
         with lock_of(self.model), torch.no_grad():
-            output = self.model.generate(
-                self.input_ids,
+            output = generate(
+                **{"decoder_input_ids" if is_encoded else "input_ids": self.input_ids},
                 **given,
                 max_new_tokens=_NUM_TOKENS,
                 **GREEDY,

@@ -52,12 +52,11 @@ def prepared_prompts(
         RequestError: for inputs that don't fit the placeholders, or that can't be divided among the rows.
     """
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
-    if given.get(ENCODER_OUTPUT) is not None:  # what a decoder reads of an encoder, the self-test shows
-        encoded = encoded_rows(decoder_of(model), texts, paddings, given)
-        return [
-            PreparedPrompt(text, each, row=row) for row, (text, each) in enumerate(zip(texts, encoded, strict=True))
-        ]
-    call, inputs = PreparedCall(model, input_ids, given), _inputs_of(model, texts, paddings, given)
+    call, inputs = PreparedCall(model, input_ids, given), list[PromptInputs | None]()
+    if given.get(ENCODER_OUTPUT) is not None:
+        inputs += encoded_rows(decoder_of(model), texts, paddings, given)
+    else:
+        inputs += _inputs_of(model, texts, paddings, given)
     rows = enumerate(zip(texts, inputs, strict=True))
     return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
 

@@ -91,7 +91,9 @@ class RequestBuilder:
     def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a prompt's ids, with what else the model reads."""
         if (whole := whole_of(self.model)) is not None:
-            return self._of_decoder(whole, item, template)
+            item = self._of_decoder(whole, item, template)
+            self.check_inputs(item)
+            return PreparedPrompt(item.ids, item.inputs)
         if prompts.is_chat(item) and has_media(item):
             self._refuse_inputs()
             [item] = processed(item, self.processor, template).prompts()
