@@ -30,12 +30,14 @@ class PreparedPrompt:
 
     Attributes:
         call: of ``generate``, which prepared the prompt as its ``row``; None if the prompt wasn't prepared so.
+        source: the encoder's ids, in the decoder's vocabulary, which the answer may resemble; empty if there are none.
     """
 
     ids: Sequence[int]
     inputs: PromptInputs | None = None
     call: PreparedCall | None = None
     row: int = 0
+    source: Sequence[int] = ()
 
 
 def prepared_prompts(

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from specdec.errors import RequestError
 from specdec.inputs.encoded import mask_of_ids
 from specdec.inputs.own_continuation import GREEDY
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
+from specdec.models.encoder_decoders import has_one_vocabulary
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
 
@@ -72,7 +73,8 @@ class ProcessedPrompt:
 
     def prepared(self, model: Any) -> PreparedPrompt:
         """Return the prompt as ``generate`` prepares it; raises as ``ProcessorOutput.row``."""
-        return self.output.row(model, self.number)
+        prompt = self.output.row(model, self.number)
+        return replace(prompt, source=self.ids) if has_one_vocabulary(model) else prompt
 
 
 def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:

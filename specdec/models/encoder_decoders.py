@@ -53,6 +53,15 @@ def whole_of(model: Any) -> Any | None:
     return getattr(model, "whole", None)
 
 
+def has_one_vocabulary(model: Any) -> bool:
+    """Return True for an encoder-decoder model whose encoder reads ids, as many as its decoder writes."""
+    if not model.config.is_encoder_decoder or model.main_input_name != "input_ids":
+        return False
+    sides = model.get_encoder(), model.get_decoder()
+    one, other = (len(side.get_input_embeddings().weight) for side in sides)
+    return one == other
+
+
 def output_of(states: torch.Tensor) -> Any:
     """Return an encoder's states, (rows, states, size), as a decoder's model takes them."""
     from transformers.modeling_outputs import BaseModelOutput

@@ -82,7 +82,7 @@ class RequestBuilder:
                 prompt = self._prompt(item, request.template)
                 made = self._request(prompt, strategies[index], own, wants_text)
                 made.index, made.context = index, contexts[index]
-                made.reference = self._reference(references[index], strategies[index])
+                made.reference = self._reference(references[index], strategies[index], prompt.source)
                 requests.append(made)
             except RequestError as error:
                 requests.append(error)
@@ -91,9 +91,9 @@ class RequestBuilder:
     def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a prompt's ids, with what else the model reads."""
         if (whole := whole_of(self.model)) is not None:
-            item = self._of_decoder(whole, item, template)
-            self.check_inputs(item)
-            return PreparedPrompt(item.ids, item.inputs)
+            encoded = self._of_decoder(whole, item, template)
+            self.check_inputs(encoded)
+            return encoded
         if prompts.is_chat(item) and has_media(item):
             self._refuse_inputs()
             [item] = processed(item, self.processor, template).prompts()
@@ -179,7 +179,10 @@ class RequestBuilder:
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
         return own_eos_token_ids(self.model, vocab_size)
 
-    def _reference(self, reference: Any, strategy: Strategy) -> list[int]:
+    def _reference(self, reference: Any, strategy: Strategy, source: ReadOnly[int]) -> ReadOnly[int]:
+        """Return the text to draft from: by default what the encoder has read."""
+        if reference is None and strategy.reads_reference:
+            return source
         return encode_reference(reference, strategy, self.tokenizer, self.shapes.vocab_size)
 
     def _request(self, prompt: PreparedPrompt, strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:
