@@ -66,6 +66,13 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
         """Return True if the model's decoder and head are those of the view."""
         return model.get_decoder() is self.decoder and model.get_output_embeddings() is self.head
 
+    def bytes_of(self, prompt: EncoderOutput) -> int:
+        """Return the bytes of an encoder's states, and of the decoder's keys and values of them."""
+        [num_states] = self._specdec_cross.of([self._specdec_blank]).num_states
+        of_blank = sum(keys.nbytes + values.nbytes for keys, values in self._specdec_blank.layers)
+        states = prompt.output.last_hidden_state
+        return int(states.nbytes) + of_blank // num_states * int(states.shape[1])
+
     def get_decoder(self) -> torch.nn.Module:
         """Return the decoder."""
         found: torch.nn.Module = self.decoder
