@@ -110,6 +110,11 @@ def test_trees_of_ragged_rows_equal_the_models_own_forward_on_each_path(rows: Ro
         assert rows.furthest([rows.tree() for _ in rows.open]) <= TOLERANCE
     rows.release(0)  # the last row takes its number
     assert rows.furthest([rows.tree() for _ in rows.open]) <= TOLERANCE
+    held = rows.open[0][0].inputs  # as by the caller's list of prompts
+    rows.release(0)
+    rows.add(seed=7, num_states=11, num_tokens=3)  # as many rows as in the last pass
+    assert rows.furthest([rows.tree() for _ in rows.open]) <= TOLERANCE
+    assert held is not None
 
 
 def test_another_rows_states_show(rows: Rows) -> None:
