@@ -24,9 +24,11 @@ from specdec.models.notes import share_lock
 _SEED = 2402
 # Where a configuration of both sides has a decoder's own.
 _OF_DECODER = {
-    "num_hidden_layers": "decoder_layers",
-    "num_attention_heads": "decoder_attention_heads",
-    "max_position_embeddings": "max_target_positions",
+    "decoder_layers": "num_hidden_layers",
+    "decoder_attention_heads": "num_attention_heads",
+    "max_target_positions": "max_position_embeddings",
+    "max_decoder_position_embeddings": "max_position_embeddings",  # LED
+    "max_text_positions": "max_position_embeddings",  # SpeechT5
 }
 _NUM_BLANK = 64  # states of an encoder whose configuration doesn't say how many it has
 
@@ -161,8 +163,8 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
 
 def config_of_decoder(model: Any) -> Any:
     """Return a configuration of an encoder-decoder model's decoder, which shares all values with the model's own."""
-    own = model.get_decoder().config
-    theirs = {name: other for name, other in _OF_DECODER.items() if hasattr(own, other)}
+    own = getattr(model.get_decoder(), "config", model.config)
+    theirs = {name: own.attribute_map.get(other, other) for other, name in _OF_DECODER.items() if hasattr(own, other)}
     if not theirs and not own.is_encoder_decoder:
         return own
     attributes = {
@@ -181,7 +183,7 @@ def _takes_mask(decoder: torch.nn.Module) -> bool:
 
 def _blank_of(model: Any) -> EncoderOutput:
     """Return the output of an encoder as fixed random numbers."""
-    config = model.get_encoder().config
+    config = getattr(model.get_encoder(), "config", model.config).get_text_config()
     num_states = getattr(config, "max_source_positions", None) or _NUM_BLANK
     states = torch.randn(1, num_states, config.hidden_size, generator=torch.Generator().manual_seed(_SEED))
     return EncoderOutput(output_of(states.to(model.device, model.dtype)))

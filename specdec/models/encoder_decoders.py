@@ -67,5 +67,5 @@ def output_of(states: torch.Tensor) -> Any:
     from transformers.modeling_outputs import BaseModelOutput
 
     output = BaseModelOutput(last_hidden_state=states)
-    output.attention_mask = None  # which Moonshine reads
+    output.attention_mask = output.router_logits = None  # which Moonshine and NLLB-MoE read
     return output

@@ -124,7 +124,8 @@ class RequestBuilder:
                     f"{type(model).__name__} reads {model.main_input_name}: give its processor's output, "
                     "generate(**processor(…))"
                 )
-            ids = prompts.encode(item, self.tokenizer, model.config.vocab_size, template)
+            vocab_size = len(model.get_encoder().get_input_embeddings().weight)
+            ids = prompts.encode(item, self.tokenizer, vocab_size, template)
             [item] = ProcessorOutput({"input_ids": [ids]}).prompts()
         prepared: PreparedPrompt = item.prepared(model)
         return prepared
