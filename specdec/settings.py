@@ -39,7 +39,7 @@ _NEUTRAL: dict[str, Any] = {
     "remove_invalid_values": False, "token_healing": False, "use_mtp": False, "is_assistant": False,
     **dict.fromkeys(("output_scores", "output_attentions", "output_hidden_states", "output_logits"), False),
 }  # fmt: skip
-_SAME_NAME = (
+SAME_NAME = (
     "max_new_tokens", "max_length", "max_time", "min_new_tokens", "min_length", "temperature", "top_k", "top_p",
     "min_p", "repetition_penalty", "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "bad_words_ids",
     "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
@@ -260,7 +260,7 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
     if not hasattr(config, "to_dict"):
         raise RequestError(f"generation_config={config!r}: give a transformers GenerationConfig, or use keywords")
     values = {name: value for name, value in config.to_dict().items() if value is not None}
-    settings = {name: values.pop(name) for name in _SAME_NAME if name in values}
+    settings = {name: values.pop(name) for name in SAME_NAME if name in values}
     if "stop_strings" in values:
         settings["stop"] = values.pop("stop_strings")
     if values.pop("do_sample", False) and {**settings, **given}.get("temperature") != 0:

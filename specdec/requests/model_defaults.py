@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specdec.settings import with_effect
+from specdec.settings import SAME_NAME, with_effect
 
 _ENDS = "min_length", "min_new_tokens", "forced_eos_token_id"
 # Tokens that are forbidden or forced, whatever is asked for.
@@ -31,12 +31,14 @@ def own_rules(model: Any, is_constrained: bool) -> dict[str, Any]:
 
 
 def ignored_defaults(model: Any) -> tuple[str, ...]:
-    """Return a note with the settings of the model's generation config that are ignored; empty if there are none."""
+    """Return notes with the settings of the model's generation config that are ignored; empty if there are none."""
     config = getattr(model, "generation_config", None)
     if config is None:
         return ()
     honoured = "eos_token_id", "decoder_start_token_id", *OWN_RULES
-    ignored = {name: value for name, value in with_effect(config).items() if name not in honoured}
-    found = [f"{name}={value!r}" for name, value in ignored.items()]
-    note = f"ignored in the model's generation config: {', '.join(found)}; pass generation_config to apply it"
-    return (note,) if found else ()
+    ignored = {name: f"{name}={value!r}" for name, value in with_effect(config).items() if name not in honoured}
+    known = [text for name, text in ignored.items() if name in (*SAME_NAME, "do_sample", "stop_strings")]
+    others = [text for text in ignored.values() if text not in known]
+    note = f"ignored in the model's generation config: {', '.join(known)}; pass generation_config to apply it"
+    unsupported = f"ignored in the model's generation config, and not supported here: {', '.join(others)}"
+    return ((note,) if known else ()) + ((unsupported,) if others else ())

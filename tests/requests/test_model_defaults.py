@@ -142,7 +142,10 @@ def test_what_is_ignored_of_the_models_own_config_is_noted_and_nothing_that_chan
     assert ignored_defaults(model) == ()
     assert own_eos_token_ids(model, families.VOCAB) == (2, 3)
     assert own_rules(model, is_constrained=False) == {"suppress_tokens": [5]}
-    deciding = {"repetition_penalty": 1.2, "sequence_bias": [[[3], 1.0]], "num_beams": 4, "top_h": 0.5}
-    config.update(**deciding)
-    (note,) = ignored_defaults(model)
-    assert all(f"{name}={value!r}" in note for name, value in deciding.items())
+    config.update(repetition_penalty=1.2, sequence_bias=[[[3], 1.0]], num_beams=4, top_h=0.5, do_sample=True)
+    assert ignored_defaults(model) == (
+        "ignored in the model's generation config: do_sample=True, repetition_penalty=1.2; pass generation_config to "
+        "apply it",
+        "ignored in the model's generation config, and not supported here: num_beams=4, top_h=0.5, "
+        "sequence_bias=[[[3], 1.0]]",
+    )
