@@ -27,7 +27,6 @@ _OF_DECODER = {
     "decoder_layers": "num_hidden_layers",
     "decoder_attention_heads": "num_attention_heads",
     "max_target_positions": "max_position_embeddings",
-    "max_decoder_position_embeddings": "max_position_embeddings",  # LED
     "max_text_positions": "max_position_embeddings",  # SpeechT5
 }
 _NUM_BLANK = 64  # states of an encoder whose configuration doesn't say how many it has
@@ -111,7 +110,8 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
             encoder: by row, what the encoder computed; None for fixed random numbers.
         """
         cross = self._specdec_cross.of(encoder or [self._specdec_blank] * len(input_ids))
-        more: dict[str, Any] = {} if cross.mask is None else {"encoder_attention_mask": cross.mask}
+        mask = cross.mask_of(input_ids.shape[1])
+        more: dict[str, Any] = {} if mask is None else {"encoder_attention_mask": mask}
         with ExitStack() as hooks:
             if position_ids is not None:
                 attention_mask = self._positions.corrected(attention_mask, position_ids)

@@ -41,12 +41,6 @@ def _bert(**options: Any) -> Any:
     return hf.BertConfig(**_SMALL, **options)
 
 
-def _led() -> Any:
-    sizes = {name: value for name, value in FLAT.items() if name != "max_position_embeddings"}
-    places = {"max_encoder_position_embeddings": 128, "max_decoder_position_embeddings": 96, "attention_window": 4}
-    return hf.LEDForConditionalGeneration(hf.LEDConfig(**sizes, **places))
-
-
 def _t5gemma2() -> Any:
     sight = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     encoder = {
@@ -100,7 +94,6 @@ TREES: dict[str, Callable[[], Any]] = {
     "mvp": _flat("Mvp"),
     "plbart": _flat("PLBart"),
     "bigbird_pegasus": _flat("BigBirdPegasus", block_size=4, num_random_blocks=1),
-    "led": _led,
     "bert2bert": lambda: _joined(
         hf.EncoderDecoderConfig, hf.EncoderDecoderModel, _bert(), _bert(is_decoder=True, add_cross_attention=True)
     ),

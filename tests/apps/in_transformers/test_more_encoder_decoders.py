@@ -7,6 +7,7 @@ from transformers.generation import GenerationMixin
 
 from specdec import Generator
 from specdec.apps.in_transformers import release
+from specdec.inputs.processor import ProcessorOutput
 from tests.support.more_encoder_decoders import CHAINS, TREES, encoder_inputs, make
 
 
@@ -20,6 +21,11 @@ def test_texts_are_generates_own(family: str) -> None:
         GenerationMixin.generate(model, **each, **settings, **ends, num_beams=1, pad_token_id=1)[0, -20:].tolist()
         for each in inputs
     ]
+    with Generator(model, proposer="autoregressive", numerics="fast", max_batch_size=2) as generator:
+        prompts = [prompt for each in (*inputs, inputs[0]) for prompt in ProcessorOutput(each).prompts()]
+        lengths = [{"max_new_tokens": 5}, {}, {}]  # the third joins the second
+        batch = generator.generate(prompts, **settings, **ends, each=lengths)
+    assert [list(result.token_ids) for result in batch] == [own[0][:5], own[1], own[0]]
     with Generator(model, proposer="suffix", numerics="fast") as generator:
         assert generator._binding.target.shapes.takes_drafts
         assert generator._binding.target.shapes.takes_trees == (family in TREES)
