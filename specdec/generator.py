@@ -48,8 +48,8 @@ class Generator:
             packed matrices if they are faster; or the name of an installed kernel, such as "int8", which is lossy.
             ``close`` restores the model.
         max_batch_size: requests of a list that are decoded together; the others wait.
-        max_cache_bytes: keys and values of the requests decoded together (default: most of the free memory). A lone
-            request may need more. The caches of draft models aren't counted.
+        max_cache_bytes: keys and values of the requests decoded together, with those of encoders (default: most of the
+            free memory). A lone request may need more. The caches of draft models aren't counted.
         background_work: shorten the passes of long runs on CPUs by huge pages, in a thread.
 
     Raises:

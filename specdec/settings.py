@@ -25,24 +25,24 @@ Processor = Callable[[Any, Any], Any]
 # (input_ids (1, tokens), None) -> a bool, or a tensor (1,) of it, as transformers' StoppingCriteria
 Criterion = Callable[[Any, Any], Any]
 
-# Names of a transformers GenerationConfig that don't affect the text, accepted at any value but for a quantized cache.
+# Names of a GenerationConfig that don't affect the text, accepted at any value but for a quantized cache.
 _WITHOUT_EFFECT = {
     "transformers_version", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "pad_token_id",
-    "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config",
-    "prefill_chunk_size", "low_memory", "early_stopping", "length_penalty",
+    "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config", "low_memory",
+    "prefill_chunk_size", "early_stopping", "length_penalty",
 }  # fmt: skip
 # Names that are accepted at the value that disables them.
 _NEUTRAL: dict[str, Any] = {
-    "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "diversity_penalty": 0.0,
-    "penalty_alpha": 0.0, "renormalize_logits": False, "remove_invalid_values": False, "output_scores": False,
-    "output_attentions": False, "output_hidden_states": False, "output_logits": False, "token_healing": False,
-    "encoder_no_repeat_ngram_size": 0, "min_length": 0, "use_mtp": False, "is_assistant": False,
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), 1), "encoder_no_repeat_ngram_size": 0,
+    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale"), 1.0), "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0, "diversity_penalty": 0.0, "penalty_alpha": 0.0, "renormalize_logits": False,
+    "remove_invalid_values": False, "token_healing": False, "use_mtp": False, "is_assistant": False,
+    **dict.fromkeys(("output_scores", "output_attentions", "output_hidden_states", "output_logits"), False),
 }  # fmt: skip
-_SAME_NAME = (
-    "max_new_tokens", "max_length", "max_time", "min_new_tokens", "temperature", "top_k", "top_p", "min_p",
-    "repetition_penalty", "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens",
-    "bad_words_ids",
+SAME_NAME = (
+    "max_new_tokens", "max_length", "max_time", "min_new_tokens", "min_length", "temperature", "top_k", "top_p",
+    "min_p", "repetition_penalty", "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "bad_words_ids",
+    "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
 )  # fmt: skip
 _OF_GENERATE = (
     "proposer", "generation_config", "on_step", "each", "context", "reference", "do_sample", "stop_strings",
@@ -68,8 +68,7 @@ _ELSEWHERE = {
     "output_scores": "records of steps have them: on_step, with keeps_scores=True",
     "output_logits": "records of steps have them: on_step, with keeps_logits=True",
     "inputs_embeds": "a prompt is text, messages or ids",
-    "cache": "give the whole text",
-    "past_key_values": "give the whole text",
+    **dict.fromkeys(("cache", "past_key_values"), "give the whole text"),
     "assistant_model": "use proposer=DraftModelProposer(model=…)",
     "prompt_lookup_num_tokens": "use proposer='prompt_lookup'",
     "num_beams": "there is no beam search here: use model.generate",
@@ -83,21 +82,24 @@ _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 _LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
 # Names that take one value or several.
 _SEVERAL = {
-    "eos_token_id": "a token id, a list of them, or None for none",
+    **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), "a token id, a list of them, or None for none"),
     "stop": "a string, or a list of them",
     "logits_processor": "a function (input_ids, scores) -> scores, or a list of them",
     "stopping_criteria": "a function (input_ids, scores) -> bool, or a list of them",
 }
-_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
+_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0, "min_length": 0}
+_NOT_CONSTRAINED = "min_new_tokens", "min_length", "forced_eos_token_id", "forced_bos_token_id"
 
 
 class Settings(BaseModel):
     """The checked settings of one request.
 
     Attributes:
-        max_length: counts the prompt as well; ``max_new_tokens`` takes precedence.
+        max_length, min_length: count the prompt as well; ``max_new_tokens`` takes precedence over ``max_length``.
         temperature: 0 takes the most likely token.
         frequency_penalty, presence_penalty, logit_bias: OpenAI's; ``logit_bias`` has pairs, or a mapping by token id.
+        forced_bos_token_id: the token after a prompt of one token, as a translation's language.
+        forced_eos_token_id: the last token of a text that doesn't end before.
         eos_token_id: in place of those of the model's generation config; None or an empty list for none.
         stop: strings; the text is cut where one begins.
         skip_special_tokens: False leaves special tokens in the text: the end of text, and the markers that some models
@@ -122,6 +124,7 @@ class Settings(BaseModel):
     max_new_tokens: int = Field(default=128, ge=1)
     max_length: int | None = Field(default=None, ge=2)
     min_new_tokens: int | None = Field(default=None, ge=1)
+    min_length: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=1)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
@@ -134,6 +137,8 @@ class Settings(BaseModel):
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: tuple[int, ...] = ()
     eos_token_id: tuple[int, ...] | None = None
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
@@ -200,8 +205,9 @@ class Settings(BaseModel):
             raise ValueError("bad_words_ids contains an empty list, which names no word: remove it")
         if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
-        if self.constraint is not None and self.min_new_tokens is not None:
-            raise ValueError("min_new_tokens and constraint both decide where the text may end: leave one out")
+        for name in _NOT_CONSTRAINED if self.constraint is not None else ():
+            if getattr(self, name) not in (None, ()):
+                raise ValueError(f"{name} and constraint both decide where the text may begin or end: set one to None")
         return self
 
     def after_prompt(self, num_tokens: int) -> Self:
@@ -254,7 +260,7 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
     if not hasattr(config, "to_dict"):
         raise RequestError(f"generation_config={config!r}: give a transformers GenerationConfig, or use keywords")
     values = {name: value for name, value in config.to_dict().items() if value is not None}
-    settings = {name: values.pop(name) for name in _SAME_NAME if name in values}
+    settings = {name: values.pop(name) for name in SAME_NAME if name in values}
     if "stop_strings" in values:
         settings["stop"] = values.pop("stop_strings")
     if values.pop("do_sample", False) and {**settings, **given}.get("temperature") != 0:

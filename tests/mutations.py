@@ -40,6 +40,9 @@ FUSED = "tests/backends/fused/test_fused_backend.py"
 INPUTS = "tests/laws/test_input_laws.py::test_a_prompt_in_chunks_and_trees_behind_it_have_generates_logits"
 INPUT_ROWS = "tests/laws/test_input_laws.py::test_rows_with_other_images_or_none_stay_apart_in_any_order"
 PREFIXES = "tests/decoding/test_prefixes_with_inputs.py"
+DECODERS = "tests/models/test_decoder_view.py"
+DECODER_ROWS = f"{DECODERS}::test_trees_of_ragged_rows_equal_the_models_own_forward_on_each_path"
+ENCODERS = "tests/apps/in_transformers/test_encoder_decoders.py"
 IMAGES = "tests/apps/in_transformers/test_images_and_audio.py"
 MOST_SECONDS = 1800
 
@@ -1051,6 +1054,43 @@ MUTATIONS = (
         "specdec/backends/row_inputs.py",
         (("self.set(row, moved)", "self.set(row, None)"),),
         (f"{INPUT_ROWS}[qwen2_vl]",),
+    ),
+    Mutation(
+        "a stack of cross-attention's states reused for other rows",
+        "specdec/models/cross_states.py",
+        (("[each() for each in self._rows] != [*rows]", "len(self._rows) != len(rows)"),),
+        (f"{DECODER_ROWS}[bart]",),
+    ),
+    Mutation(
+        "the padding of another row's encoder seen",
+        "specdec/models/cross_states.py",
+        (("_of_layers(layers, lengths, _mask_of(lengths, layers[0][0]))", "_of_layers(layers, lengths, None)"),),
+        (f"{DECODER_ROWS}[marian]",),
+    ),
+    Mutation(
+        "the padding of another row's encoder in exact attention",
+        "specdec/masks/exact/encoder_states.py",
+        (('getattr(mask, "num_states", [key.shape[2]] * len(query))', "[key.shape[2]] * len(query)"),),
+        (f"{ENCODERS}::test_exact_bits_depend_neither_on_drafts_nor_on_other_prompts_of_a_batch[bart]",),
+    ),
+    Mutation(
+        "a padding token that counts as a position",
+        "specdec/models/decoder_positions.py",
+        (("torch.where(ids == table.padding_idx, table.padding_idx, counted)", "counted"),),
+        (f"{DECODERS}::test_a_padding_token_in_a_draft_is_decoded_as_generate_decodes_it",),
+    ),
+    Mutation(
+        "biases by slots of the cache",
+        "specdec/models/decoder_positions.py",
+        (("(right - taken).to(mask.dtype)", "(right - right).to(mask.dtype)"),),
+        (f"{DECODER_ROWS}[t5]",),
+    ),
+    Mutation(
+        "no argument that generate alone prepares",
+        "specdec/requests/builder.py",
+        (("self.check_inputs(encoded)", "pass"),),
+        ("tests/runtime/probes/test_input_check.py::"
+         "test_an_encoders_output_that_the_decoder_reads_otherwise_is_refused[argument]",),
     ),
 )  # fmt: skip
 

@@ -10,9 +10,10 @@ from specdec import RequestError
 from specdec.settings import Settings
 
 FIELDS = (
-    "max_new_tokens, max_length, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, "
+    "max_new_tokens, max_length, min_new_tokens, min_length, temperature, top_k, top_p, min_p, repetition_penalty, "
     "frequency_penalty, presence_penalty, logit_bias, "
-    "no_repeat_ngram_size, suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, "
+    "no_repeat_ngram_size, suppress_tokens, begin_suppress_tokens, bad_words_ids, forced_bos_token_id, "
+    "forced_eos_token_id, eos_token_id, stop, "
     "skip_special_tokens, hidden_token_ids, seed, logits_processor, stopping_criteria, max_time, constraint, "
     "keeps_scores, keeps_logits, prompt_logprobs"
 )
@@ -150,6 +151,7 @@ def test_without_do_sample_the_config_is_greedy_whatever_else_it_says(do_sample:
 def test_the_config_is_honoured_under_the_names_of_settings() -> None:
     same = {"max_new_tokens": 9, "min_new_tokens": 2, "repetition_penalty": 1.3, "no_repeat_ngram_size": 3}
     ids = {"suppress_tokens": [4], "begin_suppress_tokens": [5], "bad_words_ids": [[6, 7]], "eos_token_id": [2, 3]}
+    ids |= {"forced_bos_token_id": 8, "forced_eos_token_id": 9, "min_length": 4}
     made = Settings.make({}, config(**same, **ids, stop_strings=["end"]))
     assert made == Settings(**same, **ids, stop="end")
 
@@ -179,7 +181,6 @@ def test_a_temperature_of_0_makes_a_sampling_config_greedy() -> None:
         ("num_assistant_tokens", 5),
         ("assistant_early_exit", 2),
         ("typical_p", 0.9),
-        ("min_length", 5),
         ("sequence_bias", [[[1], 2.0]]),
         ("a_setting_of_tomorrow", True),
     ],

@@ -267,4 +267,4 @@ class HFBackend(Backend):
 
     @property
     def row_bytes(self) -> int:
-        return self._cache.row_bytes
+        return self._cache.row_bytes + self._row_inputs.row_bytes

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specdec.backends.placement import RowTokens
-from specdec.inputs.base import PassPart, PromptInputs
+from specdec.inputs.base import PassPart, PromptInputs, bytes_of_rows
 from specdec.layout import Layout
 
 NO_ARGUMENTS: Mapping[str, Any] = {}
@@ -29,6 +29,11 @@ class RowInputs:
         moved = self._by_row.pop(last, None)
         if row != last:
             self.set(row, moved)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that each row's inputs take."""
+        return bytes_of_rows([*self._by_row.values()]) // max(1, len(self._by_row))
 
     def offsets(self, layout: Layout) -> list[int]:
         """Return by row what the model's positions are ahead of those of a pass; [] if none is."""

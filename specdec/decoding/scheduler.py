@@ -12,10 +12,11 @@ from specdec.decoding.request_state import RequestState
 from specdec.decoding.step import step
 from specdec.decoding.turn import Batch, RequestTurn
 from specdec.errors import Guard, RequestError
+from specdec.inputs.base import bytes_of_rows
 from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.strategies.base import started
 from specdec.strategies.request import Retained
-from specdec.target import Target
+from specdec.target import CacheRow, Target
 from specdec.verifiers.base import Verifier
 
 _MOST_PROMPTS = 4  # per chunk's worth of tokens: a pass and a first draft have a cost, however short the prompt
@@ -35,7 +36,7 @@ class Scheduler:
         target: used by this scheduler alone.
         fallback: the verifier for drafts without a true q under a rule that reads q.
         max_batch_size: requests in the cache at once; the others wait, first come, first served.
-        max_cache_bytes: keys and values of all requests; a lone request may need more.
+        max_cache_bytes: keys and values of all requests, those of encoders included; a lone request may need more.
         flags_ties: retain the scores that show numeric ties.
         prefix_cache: of the same target; the rows of its contexts are dropped when memory is needed.
     """
@@ -193,10 +194,12 @@ class Scheduler:
             return False
         own = None if request.context is None else request.context.row
         while True:
-            capacities = [row.capacity for row in self._target.rows if row is not own]
+            rows = [row for row in self._target.rows if row is not own]
+            capacities = [row.capacity for row in rows]
             if not capacities or self._max_cache_bytes is None:
                 return True
             num_bytes = self._target.backend.cache_bytes([*capacities, request.capacity])
+            num_bytes += bytes_of_rows([*(row.inputs for row in rows), request.inputs])
             if num_bytes + self._prefix_cache.num_state_bytes <= self._max_cache_bytes:
                 return True
             if self._target.backend.trim():  # a long text that has ended may have made all rows long
@@ -207,12 +210,13 @@ class Scheduler:
     def _announce_rows(self) -> None:
         """Announce to the backend the rows that will be open together, as far as memory allows."""
         backend, num_coming = self._target.backend, self._max_batch_size - self.num_active
-        capacities = [row.capacity for row in self._target.rows]
-        least = len(capacities) + 1  # the next has room
-        capacities += [request.capacity for request in self._waiting[:num_coming]]
+        rows: list[CacheRow | RequestState] = [*self._target.rows, *self._waiting[:num_coming]]
+        capacities, inputs = [row.capacity for row in rows], [row.inputs for row in rows]
+        least = len(self._target.rows) + 1  # the next has room
         most = float("inf") if self._max_cache_bytes is None else self._max_cache_bytes
-        while len(capacities) > least and backend.cache_bytes(capacities) > most:
+        while len(capacities) > least and backend.cache_bytes(capacities) + bytes_of_rows(inputs) > most:
             capacities.pop()
+            inputs.pop()
         if backend.cache_bytes(capacities):  # unknown before the first pass
             backend.expect(capacities)
 

@@ -53,6 +53,7 @@ class PromptInputs(ABC):
         blocks: stretches of the prompt whose tokens all see one another.
         block_kinds: the kinds of attention layer in which they do; None for all.
         uncut: stretches that one pass must read from the first to the last token: all blocks, and others.
+        num_bytes: that the row takes besides the keys and values of its own tokens.
         offset: what the positions of tokens after the prompt are ahead of their index; negative after an image.
     """
 
@@ -63,6 +64,7 @@ class PromptInputs(ABC):
     block_kinds: frozenset[str] | None = None
     uncut: tuple[range, ...] = ()
     offset: int = 0
+    num_bytes: int = 0
 
     @classmethod
     @abstractmethod
@@ -94,6 +96,11 @@ class PromptInputs(ABC):
     def blocks_from(self, start: int) -> tuple[range, ...]:
         """Return the blocks that end after token ``start``, counted from there."""
         return tuple(range(max(0, each.start - start), each.stop - start) for each in self.blocks if each.stop > start)
+
+
+def bytes_of_rows(rows: Sequence[PromptInputs | None]) -> int:
+    """Return the bytes that the inputs of rows take, stacked for a pass: each as much as the largest."""
+    return len(rows) * max((0 if inputs is None else inputs.num_bytes for inputs in rows), default=0)
 
 
 def num_same(one: PromptInputs | None, other: PromptInputs | None) -> float:

@@ -20,10 +20,16 @@ class EncodedPrompt(PromptInputs):
 
     Attributes:
         encoder: the output, with the keys and values that the decoder has computed of it.
+        view: of the model.
     """
 
     num_tokens: int
     encoder: EncoderOutput
+    view: Any = None
+
+    @property
+    def num_bytes(self) -> int:  # type: ignore[override]  # read only
+        return 0 if self.view is None else int(self.view.bytes_of(self.encoder))
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:  # type: ignore[override]  # read only
@@ -74,7 +80,9 @@ def encoded_rows(
         if positions is not None and positions[number, num_padding:].tolist() != [*range(len(text))]:
             raise RequestError(f"{IDS_POSITIONS} must count each row's tokens from 0: leave it out")
     return [
-        EncodedPrompt(len(text), EncoderOutput(_row_of(output, row), None if mask is None else mask[row : row + 1]))
+        EncodedPrompt(
+            len(text), EncoderOutput(_row_of(output, row), None if mask is None else mask[row : row + 1]), view
+        )
         for row, text in enumerate(texts)
     ]
 

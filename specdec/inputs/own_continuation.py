@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from specdec.inputs.encoded import ENCODER_OUTPUT
 from specdec.models.notes import lock_of
 
 ENCODED = "mm_encoder_outputs"
 _NUM_TOKENS = 3
+GREEDY = {"do_sample": False, "num_beams": 1, "min_length": 0, "min_new_tokens": None}  # texts of some tokens
 _OF_THE_CALL = "use_cache", "logits_to_keep", "cache_position"  # and the cache
 
 
@@ -35,13 +38,17 @@ class PreparedCall:
 
     def continuation(self, row: int) -> tuple[list[int], torch.Tensor]:
         """Return a row's next tokens by ``generate``, and their logits, ``(tokens, vocab)``."""
+        from transformers.generation import GenerationMixin  # imports transformers, which takes seconds
+
+        given = self._inputs()
+        is_encoded = ENCODER_OUTPUT in given  # which Whisper's own ``generate`` doesn't take
+        generate = partial(GenerationMixin.generate, self.model) if is_encoded else self.model.generate
         with lock_of(self.model), torch.no_grad():
-            output = self.model.generate(
-                self.input_ids,
-                **self._inputs(),
+            output = generate(
+                **{"decoder_input_ids" if is_encoded else "input_ids": self.input_ids},
+                **given,
                 max_new_tokens=_NUM_TOKENS,
-                do_sample=False,
-                num_beams=1,
+                **GREEDY,
                 output_logits=True,
                 return_dict_in_generate=True,
             )

@@ -29,12 +29,14 @@ class PreparedPrompt:
 
     Attributes:
         call: of ``generate``, which prepared the prompt as its ``row``; None if the prompt wasn't prepared so.
+        source: the encoder's ids, in the decoder's vocabulary, which the answer may resemble; empty if there are none.
     """
 
     ids: Sequence[int]
     inputs: PromptInputs | None = None
     call: PreparedCall | None = None
     row: int = 0
+    source: Sequence[int] = ()
 
 
 def prepared_prompts(model: Any, input_ids: torch.Tensor, given: Mapping[str, Any]) -> list[PreparedPrompt]:
@@ -50,12 +52,11 @@ def prepared_prompts(model: Any, input_ids: torch.Tensor, given: Mapping[str, An
     """
     paddings = paddings_of(input_ids, given)
     texts = [ids[num:].tolist() for ids, num in zip(input_ids, paddings, strict=True)]
-    if given.get(ENCODER_OUTPUT) is not None:  # what a decoder reads of an encoder, the self-test shows
-        encoded = encoded_rows(decoder_of(model), texts, paddings, given)
-        return [
-            PreparedPrompt(text, each, row=row) for row, (text, each) in enumerate(zip(texts, encoded, strict=True))
-        ]
-    call, inputs = PreparedCall(model, input_ids, given), _inputs_of(model, texts, paddings, given)
+    call, inputs = PreparedCall(model, input_ids, given), list[PromptInputs | None]()
+    if given.get(ENCODER_OUTPUT) is not None:
+        inputs += encoded_rows(decoder_of(model), texts, paddings, given)
+    else:
+        inputs += _inputs_of(model, texts, paddings, given)
     rows = enumerate(zip(texts, inputs, strict=True))
     return [PreparedPrompt(text, each, None if each is None else call, row) for row, (text, each) in rows]
 

@@ -2,14 +2,16 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 
 from specdec.errors import RequestError, in_one_line
+from specdec.inputs.own_continuation import GREEDY
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
+from specdec.models.encoder_decoders import has_one_vocabulary
 from specdec.models.notes import lock_of
 from specdec.models.rejected_inputs import rejects
 
@@ -90,7 +92,8 @@ class ProcessedPrompt:
 
     def prepared(self, model: Any) -> PreparedPrompt:
         """Return the prompt as ``generate`` prepares it; raises as ``ProcessorOutput.row``."""
-        return self.output.row(model, self.number)
+        prompt = self.output.row(model, self.number)
+        return replace(prompt, source=self.ids) if has_one_vocabulary(model) else prompt
 
 
 def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
@@ -115,7 +118,7 @@ def _captured(model: Any, arguments: Mapping[str, Any]) -> list[PreparedPrompt]:
     if "input_ids" in given and not model.config.is_encoder_decoder:  # or padding ids in a text would count as padding
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
     with rejects(model, ", ".join(given)), lock_of(model), torch.no_grad():
-        model.generate(**given, max_new_tokens=1, do_sample=False, num_beams=1, custom_generate=capture)
+        model.generate(**given, max_new_tokens=1, **GREEDY, custom_generate=capture)
     return found
 
 

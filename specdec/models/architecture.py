@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from specdec.errors import ModelError, plural
 from specdec.layout import Shapes, Window
+from specdec.models.encoder_decoders import whole_of
 from specdec.models.modalities import masks_by_types
 from specdec.models.position_limit import position_limit
 from specdec.models.weights.layers import is_quantised
@@ -163,4 +164,5 @@ def attention_kinds(config: Any, name: str, takes_states: bool = False) -> dict[
 
 def name_of(model: PreTrainedModel) -> str:
     """Return the model's class and family, for messages."""
-    return f"{type(model).__name__} ({model.config.model_type})"
+    whole = whole_of(model) or model  # a decoder's view
+    return f"{type(whole).__name__} ({whole.config.model_type})"

@@ -29,6 +29,14 @@ class CrossStates:
     num_states: Sequence[int]
     mask: torch.Tensor | None
 
+    def mask_of(self, width: int) -> torch.Tensor | None:
+        """Return the mask of a pass, ``(rows, 1, width, states)``."""
+        if self.mask is None:
+            return None
+        mask = self.mask.expand(-1, -1, width, -1)
+        mask.num_states = self.mask.num_states  # type: ignore[attr-defined]
+        return mask
+
 
 class CrossStack:
     """Makes the keys and values of passes.

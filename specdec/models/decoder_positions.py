@@ -27,7 +27,7 @@ class DecoderPositions:
 
     def __init__(self, decoder: torch.nn.Module) -> None:
         self._is_argument = "position_ids" in signature(decoder.forward).parameters
-        tables = [] if self._is_argument else _ending_with(decoder, "embed_positions")
+        tables = [] if self._is_argument else _tables(decoder)
         self._table: Any = tables[0] if len(tables) == 1 else None
         biases = [module for module in decoder.modules() if hasattr(module, "relative_attention_bias")]
         self._bias: Any = biases[0] if len(biases) == 1 else None
@@ -58,9 +58,7 @@ class DecoderPositions:
             return vectors.to(output.dtype)
 
         # The table's own result isn't used. A tree's last slots may lie outside of the table, so only one is counted.
-        counting = self._table.register_forward_pre_hook(
-            lambda _, given, __: ((_of_one_token(given[0]),), {}), with_kwargs=True
-        )
+        counting = self._table.register_forward_pre_hook(_count_one_token, with_kwargs=True)
         finding = self._table.register_forward_hook(found)
         try:
             yield
@@ -98,10 +96,14 @@ class DecoderPositions:
         return biases.movedim(-1, -3)
 
 
-def _ending_with(decoder: torch.nn.Module, name: str) -> list[torch.nn.Module]:
-    return [module for path, module in decoder.named_modules() if path.rpartition(".")[2] == name]
+def _tables(decoder: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the tables of vectors by position; Pegasus-X computes its vectors."""
+    named = [module for path, module in decoder.named_modules() if path.rpartition(".")[2] == "embed_positions"]
+    return [module for module in named if isinstance(module, torch.nn.Embedding) or hasattr(module, "weights")]
 
 
-def _of_one_token(given: Any) -> Any:
-    """Return ids, or their shape, ``(rows, width)``, cut to one token."""
-    return given[:, :1] if isinstance(given, torch.Tensor) else torch.Size([given[0], 1])
+def _count_one_token(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Cut a table's arguments to one token, in the first place: ids or their shape, ``(rows, width)``."""
+    ids, positions = given[0], named.get("position_ids")
+    first = ids[:, :1] if isinstance(ids, torch.Tensor) else torch.Size([ids[0], 1])
+    return (first,), {} if positions is None else {"position_ids": positions[..., :1] * 0}

@@ -24,9 +24,10 @@ from specdec.models.notes import share_lock
 _SEED = 2402
 # Where a configuration of both sides has a decoder's own.
 _OF_DECODER = {
-    "num_hidden_layers": "decoder_layers",
-    "num_attention_heads": "decoder_attention_heads",
-    "max_position_embeddings": "max_target_positions",
+    "decoder_layers": "num_hidden_layers",
+    "decoder_attention_heads": "num_attention_heads",
+    "max_target_positions": "max_position_embeddings",
+    "max_text_positions": "max_position_embeddings",  # SpeechT5
 }
 _NUM_BLANK = 64  # states of an encoder whose configuration doesn't say how many it has
 
@@ -66,6 +67,13 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
         """Return True if the model's decoder and head are those of the view."""
         return model.get_decoder() is self.decoder and model.get_output_embeddings() is self.head
 
+    def bytes_of(self, prompt: EncoderOutput) -> int:
+        """Return the bytes of an encoder's states, and of the decoder's keys and values of them."""
+        [num_states] = self._specdec_cross.of([self._specdec_blank]).num_states
+        of_blank = sum(keys.nbytes + values.nbytes for keys, values in self._specdec_blank.layers)
+        states = prompt.output.last_hidden_state
+        return int(states.nbytes) + of_blank // num_states * int(states.shape[1])
+
     def get_decoder(self) -> torch.nn.Module:
         """Return the decoder."""
         found: torch.nn.Module = self.decoder
@@ -102,7 +110,8 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
             encoder: by row, what the encoder computed; None for fixed random numbers.
         """
         cross = self._specdec_cross.of(encoder or [self._specdec_blank] * len(input_ids))
-        more: dict[str, Any] = {} if cross.mask is None else {"encoder_attention_mask": cross.mask}
+        mask = cross.mask_of(input_ids.shape[1])
+        more: dict[str, Any] = {} if mask is None else {"encoder_attention_mask": mask}
         with ExitStack() as hooks:
             if position_ids is not None:
                 attention_mask = self._positions.corrected(attention_mask, position_ids)
@@ -154,8 +163,8 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
 
 def config_of_decoder(model: Any) -> Any:
     """Return a configuration of an encoder-decoder model's decoder, which shares all values with the model's own."""
-    own = model.get_decoder().config
-    theirs = {name: other for name, other in _OF_DECODER.items() if hasattr(own, other)}
+    own = getattr(model.get_decoder(), "config", model.config)
+    theirs = {name: own.attribute_map.get(other, other) for other, name in _OF_DECODER.items() if hasattr(own, other)}
     if not theirs and not own.is_encoder_decoder:
         return own
     attributes = {
@@ -174,7 +183,7 @@ def _takes_mask(decoder: torch.nn.Module) -> bool:
 
 def _blank_of(model: Any) -> EncoderOutput:
     """Return the output of an encoder as fixed random numbers."""
-    config = model.get_encoder().config
+    config = getattr(model.get_encoder(), "config", model.config).get_text_config()
     num_states = getattr(config, "max_source_positions", None) or _NUM_BLANK
     states = torch.randn(1, num_states, config.hidden_size, generator=torch.Generator().manual_seed(_SEED))
     return EncoderOutput(output_of(states.to(model.device, model.dtype)))

@@ -9,6 +9,7 @@ from specdec.errors import ModelError
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]  # of a layer, (1, heads, states, size)
 _WHERE = "_specdec_decoder_view"
+_WITHOUT_MASKS = ("led",)
 
 
 @dataclass(eq=False)
@@ -30,7 +31,7 @@ def decoder_of(given: Any) -> Any:
     """Return the view of an encoder-decoder model, made at the first call; any other model as it is.
 
     Raises:
-        ModelError: for a model without a head, with the remedy.
+        ModelError: for a model without a head, or whose decoder ignores masks, with the remedy.
     """
     model, config = given, getattr(given, "config", None)
     if not isinstance(given, torch.nn.Module) or not getattr(config, "is_encoder_decoder", False):
@@ -39,6 +40,11 @@ def decoder_of(given: Any) -> Any:
         raise ModelError(
             f"{type(model).__name__} has no language-model head: load it with AutoModelForSeq2SeqLM or "
             "AutoModelForSpeechSeq2Seq"
+        )
+    if getattr(config, "model_type", "") in _WITHOUT_MASKS:
+        raise ModelError(
+            f"{type(model).__name__} ignores the mask of passes over one token, so rows of different lengths would "
+            "read one another's drafts: use its own generate()"
         )
     from specdec.models.decoder_view import DecoderView
 
@@ -53,10 +59,19 @@ def whole_of(model: Any) -> Any | None:
     return getattr(model, "whole", None)
 
 
+def has_one_vocabulary(model: Any) -> bool:
+    """Return True for an encoder-decoder model whose encoder reads ids, as many as its decoder writes."""
+    if not model.config.is_encoder_decoder or model.main_input_name != "input_ids":
+        return False
+    sides = model.get_encoder(), model.get_decoder()
+    one, other = (len(side.get_input_embeddings().weight) for side in sides)
+    return one == other
+
+
 def output_of(states: torch.Tensor) -> Any:
     """Return an encoder's states, (rows, states, size), as a decoder's model takes them."""
     from transformers.modeling_outputs import BaseModelOutput
 
     output = BaseModelOutput(last_hidden_state=states)
-    output.attention_mask = None  # which Moonshine reads
+    output.attention_mask = output.router_logits = None  # which Moonshine and NLLB-MoE read
     return output

@@ -21,7 +21,7 @@ from specdec.models.encoder_decoders import whole_of
 from specdec.models.position_limit import check_length
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
-from specdec.requests.model_defaults import own_eos_token_ids, own_suppressed_tokens
+from specdec.requests.model_defaults import own_eos_token_ids, own_rules
 from specdec.requests.own_copies import with_own_copies
 from specdec.requests.references import encode_reference
 from specdec.requests.special_tokens import special_tokens
@@ -82,7 +82,7 @@ class RequestBuilder:
                 prompt = self._prompt(item, request.template)
                 made = self._request(prompt, strategies[index], own, wants_text)
                 made.index, made.context = index, contexts[index]
-                made.reference = self._reference(references[index], strategies[index])
+                made.reference = self._reference(references[index], strategies[index], prompt.source)
                 requests.append(made)
             except RequestError as error:
                 requests.append(error)
@@ -91,7 +91,9 @@ class RequestBuilder:
     def _prompt(self, item: Any, template: Mapping[str, Any]) -> PreparedPrompt:
         """Return a prompt's ids, with what else the model reads."""
         if (whole := whole_of(self.model)) is not None:
-            return self._of_decoder(whole, item, template)
+            encoded = self._of_decoder(whole, item, template)
+            self.check_inputs(encoded)
+            return encoded
         if prompts.is_chat(item) and has_media(item):
             self._refuse_inputs()
             [item] = processed(item, self.processor, template).prompts()
@@ -122,7 +124,8 @@ class RequestBuilder:
                     f"{type(model).__name__} reads {model.main_input_name}: give its processor's output, "
                     "generate(**processor(…))"
                 )
-            ids = prompts.encode(item, self.tokenizer, model.config.vocab_size, template)
+            vocab_size = len(model.get_encoder().get_input_embeddings().weight)
+            ids = prompts.encode(item, self.tokenizer, vocab_size, template)
             [item] = ProcessorOutput.of({"input_ids": [ids]}).prompts()
         prepared: PreparedPrompt = item.prepared(model)
         return prepared
@@ -135,8 +138,12 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        settings = Settings.make(overrides, config, own_suppressed_tokens(self.model))
+        own = own_rules(self.model, is_constrained=overrides.get("constraint") is not None)
+        settings = Settings.make(overrides, config, own)
         _check_ids("eos_token_id", settings.eos_token_id or (), vocab_size)
+        first = settings.forced_bos_token_id
+        _check_ids("forced_bos_token_id", () if first is None else (first,), vocab_size)
+        _check_ids("forced_eos_token_id", settings.forced_eos_token_id, vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("logit_bias", (token for token, _ in settings.logit_bias), vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
@@ -173,7 +180,10 @@ class RequestBuilder:
             return ends_in_chat(self.model, self.tokenizer, vocab_size, template)
         return own_eos_token_ids(self.model, vocab_size)
 
-    def _reference(self, reference: Any, strategy: Strategy) -> list[int]:
+    def _reference(self, reference: Any, strategy: Strategy, source: ReadOnly[int]) -> ReadOnly[int]:
+        """Return the text to draft from: by default what the encoder has read."""
+        if reference is None and strategy.reads_reference:
+            return source
         return encode_reference(reference, strategy, self.tokenizer, self.shapes.vocab_size)
 
     def _request(self, prompt: PreparedPrompt, strategy: Strategy, given: Settings, wants_text: bool) -> RequestState:

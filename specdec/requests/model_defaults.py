@@ -2,9 +2,13 @@
 
 from typing import Any
 
-from specdec.settings import with_effect
+from specdec.settings import SAME_NAME, with_effect
 
-_SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
+_ENDS = "min_length", "min_new_tokens", "forced_eos_token_id"
+# Tokens that are forbidden or forced, whatever is asked for.
+OWN_RULES = (
+    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "no_repeat_ngram_size", "forced_bos_token_id", *_ENDS
+)  # fmt: skip
 
 
 def own_eos_token_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
@@ -15,19 +19,26 @@ def own_eos_token_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
     return tuple(token for token in eos_token_ids if token < vocab_size)
 
 
-def own_suppressed_tokens(model: Any) -> dict[str, Any]:
-    """Return the settings of the model's generation config by which tokens are never written."""
+def own_rules(model: Any, is_constrained: bool) -> dict[str, Any]:
+    """Return the settings of the model's generation config by which tokens are forbidden or forced.
+
+    Args:
+        is_constrained: by a constraint of the request, which alone decides where the text ends.
+    """
     config = getattr(model, "generation_config", None)
-    return {name: value for name in _SUPPRESSED if (value := getattr(config, name, None))}
+    found = {name: value for name in OWN_RULES if (value := getattr(config, name, None)) is not None}
+    return {name: value for name, value in found.items() if not (is_constrained and name in _ENDS)}
 
 
 def ignored_defaults(model: Any) -> tuple[str, ...]:
-    """Return a note with the settings of the model's generation config that are ignored; empty if there are none."""
+    """Return notes with the settings of the model's generation config that are ignored; empty if there are none."""
     config = getattr(model, "generation_config", None)
     if config is None:
         return ()
-    honoured = "eos_token_id", "decoder_start_token_id", *_SUPPRESSED
-    ignored = {name: value for name, value in with_effect(config).items() if name not in honoured}
-    found = [f"{name}={value!r}" for name, value in ignored.items()]
-    note = f"ignored in the model's generation config: {', '.join(found)}; pass generation_config to apply it"
-    return (note,) if found else ()
+    honoured = "eos_token_id", "decoder_start_token_id", *OWN_RULES
+    ignored = {name: f"{name}={value!r}" for name, value in with_effect(config).items() if name not in honoured}
+    known = [text for name, text in ignored.items() if name in (*SAME_NAME, "do_sample", "stop_strings")]
+    others = [text for text in ignored.values() if text not in known]
+    note = f"ignored in the model's generation config: {', '.join(known)}; pass generation_config to apply it"
+    unsupported = f"ignored in the model's generation config, and not supported here: {', '.join(others)}"
+    return ((note,) if known else ()) + ((unsupported,) if others else ())

@@ -29,6 +29,7 @@ class RequestOptions(TypedDict, total=False):
     max_new_tokens: int | None
     max_length: int | None
     min_new_tokens: int | None
+    min_length: int | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -41,6 +42,8 @@ class RequestOptions(TypedDict, total=False):
     suppress_tokens: Sequence[int] | None
     begin_suppress_tokens: Sequence[int] | None
     bad_words_ids: Sequence[Sequence[int]] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int] | None
     eos_token_id: int | Sequence[int] | Any
     stop: str | Sequence[str] | None
     skip_special_tokens: bool

@@ -135,7 +135,7 @@ def _processed(path: Sequence[int], logits: torch.Tensor, processors: Sequence[P
 
 
 def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int], device: str) -> list[Processor]:
-    """Biases, penalties and forbidden tokens; transformers' processors, if it has them."""
+    """Biases, penalties, forbidden and forced tokens; transformers' processors, if it has them."""
     from transformers.generation import logits_process as hf
 
     chosen: list[Processor] = []
@@ -149,14 +149,22 @@ def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int]
         chosen.append(hf.NoRepeatNGramLogitsProcessor(settings.no_repeat_ngram_size))
     if settings.bad_words_ids:
         chosen.append(hf.NoBadWordsLogitsProcessor(list(map(list, settings.bad_words_ids)), eos_token_ids or None))
+    if settings.min_new_tokens is None and settings.min_length is not None and eos_token_ids:
+        chosen.append(hf.MinLengthLogitsProcessor(settings.min_length, eos_token_ids, device=device))
     if settings.min_new_tokens is not None and eos_token_ids:
         least = settings.min_new_tokens
         chosen.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, least, eos_token_ids, device=device))
+    if settings.forced_bos_token_id is not None:
+        chosen.append(hf.ForcedBOSTokenLogitsProcessor(settings.forced_bos_token_id))
+    if settings.forced_eos_token_id:
+        longest, forced = prompt_length + settings.max_new_tokens, [*settings.forced_eos_token_id]
+        chosen.append(hf.ForcedEOSTokenLogitsProcessor(longest, forced, device=device))
     if settings.suppress_tokens:
         chosen.append(hf.SuppressTokensLogitsProcessor(settings.suppress_tokens, device=device))
     if settings.begin_suppress_tokens:
         at_begin = settings.begin_suppress_tokens
-        chosen.append(hf.SuppressTokensAtBeginLogitsProcessor(at_begin, prompt_length, device=device))
+        begin = prompt_length + (prompt_length == 1 and settings.forced_bos_token_id is not None)
+        chosen.append(hf.SuppressTokensAtBeginLogitsProcessor(at_begin, begin, device=device))
     return chosen
 
 

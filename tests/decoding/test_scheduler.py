@@ -15,12 +15,13 @@ from specdec.backends.hf import HFBackend
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.strategy import Strategy
+from specdec.inputs.processor import ProcessorOutput
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
 from specdec.requests.generation_request import GenerationRequest as Question
 from specdec.runtime import open_batch
 from specdec.runtime.binding import Binding
-from tests.support import families
+from tests.support import encoder_decoders, families
 from tests.support.examples import examples
 from tests.support.scripted import Scripted
 
@@ -403,6 +404,26 @@ def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
         assert in_buffers <= budget
     assert most >= 4
     rig.check(handles)
+
+
+def test_an_encoders_states_count_in_what_a_request_takes() -> None:
+    whisper = encoder_decoders.make("whisper")  # two layers of four heads of eight, 16 states of 32 numbers
+    states = 4 * (16 * 32 + 2 * 2 * 4 * 16 * 8)
+    outputs = [ProcessorOutput(encoder_decoders.encoder_inputs("whisper", whisper, seed)) for seed in range(4)]
+    encoded = [prompt for output in outputs for prompt in output.prompts()]
+    together: list[int] = []
+    settings: dict[str, Any] = {"max_new_tokens": 8, "on_step": lambda record: together.append(len(record.outcomes))}
+    options: dict[str, Any] = {"proposer": "autoregressive", "numerics": "fast"}
+    with Generator(whisper, **options) as generator:
+        [alone] = generator.generate(encoded[:1], **settings)
+        backend = generator._binding.target.backend
+        own = [backend.cache_bytes([9] * num_rows) for num_rows in range(5)]
+    for num_rows, missing in ((2, 0), (2, 1), (4, 0), (4, 1)):
+        together.clear()
+        with Generator(whisper, **options, max_cache_bytes=own[num_rows] + num_rows * states - missing) as generator:
+            assert not any(result.error for result in generator.generate(encoded, **settings))
+        assert (max(together) == num_rows) == (not missing)
+    assert alone.stats.peak_cache_bytes == own[1] + states
 
 
 def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:

@@ -126,7 +126,7 @@ def test_processors_that_leave_nothing_of_what_is_allowed_are_an_error_that_name
 
 def test_settings_that_contradict_a_constraint_are_refused() -> None:
     generator = Generator(ToyModel.random(VOCAB))
-    with pytest.raises(RequestError, match="min_new_tokens and constraint both decide where the text may end"):
+    with pytest.raises(RequestError, match="min_new_tokens and constraint both decide where the text may begin or end"):
         generator.generate([1], constraint=TableConstraint(seed=1), min_new_tokens=2)
     with pytest.raises(RequestError, match=r"constraint=\{'type': 'object'\}: give a constraint of specdec"):
         generator.generate([1], constraint={"type": "object"})  # type: ignore[call-overload]

@@ -36,6 +36,9 @@ def test_rows_of_different_lengths_are_padded_under_a_mask() -> None:
     stack, rows = CrossStack(read, takes_mask=True), [prompt_of(1, 3), prompt_of(2, 5)]
     states = stack.of(rows)
     assert states.num_states == [3, 5]
+    wide: Any = states.mask_of(4)  # some decoders, such as MVP's, refuse a mask of one row
+    assert wide.shape == (2, 1, 4, 5)
+    assert wide.num_states == [3, 5]
     assert states.mask is not None
     assert (states.mask[:, 0, 0] == 0).sum(-1).tolist() == [3, 5]
     assert stack.of(rows[:1]).cache.layers[0].keys.shape[2] == 3

@@ -110,6 +110,11 @@ def test_trees_of_ragged_rows_equal_the_models_own_forward_on_each_path(rows: Ro
         assert rows.furthest([rows.tree() for _ in rows.open]) <= TOLERANCE
     rows.release(0)  # the last row takes its number
     assert rows.furthest([rows.tree() for _ in rows.open]) <= TOLERANCE
+    held = rows.open[0][0].inputs  # as by the caller's list of prompts
+    rows.release(0)
+    rows.add(seed=7, num_states=11, num_tokens=3)  # as many rows as in the last pass
+    assert rows.furthest([rows.tree() for _ in rows.open]) <= TOLERANCE
+    assert held is not None
 
 
 def test_another_rows_states_show(rows: Rows) -> None:
@@ -200,6 +205,14 @@ def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
     model = BartModel(BartConfig(vocab_size=32, d_model=16, encoder_layers=1, decoder_layers=1))
     with pytest.raises(ModelError, match="AutoModelForSeq2SeqLM"):
         decoder_of(model)
+
+
+def test_a_decoder_that_ignores_masks_is_refused() -> None:
+    from transformers import LEDConfig, LEDForConditionalGeneration
+
+    sizes = {"vocab_size": 32, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "attention_window": 4}
+    with pytest.raises(ModelError, match="ignores the mask of passes over one token"):
+        decoder_of(LEDForConditionalGeneration(LEDConfig(**sizes)))
 
 
 def test_a_decoder_only_model_is_left_as_it_is() -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from specdec import Generator
-from specdec.requests.model_defaults import ignored_defaults, own_eos_token_ids, own_suppressed_tokens
+from specdec import Generator, RequestError
+from specdec.requests.model_defaults import ignored_defaults, own_eos_token_ids, own_rules
 from specdec.settings import Settings
-from tests.support import families
+from tests.support import encoder_decoders, families
 
 PROMPT, NUM_NEW, FEW = [1, 4, 2, 7], 24, 8
 ABSENT = object()
@@ -96,6 +96,42 @@ def test_do_sample_and_stop_strings_may_be_none_too(model: PreTrainedModel) -> N
     assert ours(model, **given, seed=1) != written(model)
 
 
+RULES: dict[str, dict[str, Any]] = {
+    "a language": {"forced_bos_token_id": 7, "begin_suppress_tokens": [*range(8, 90)]},
+    "a last token": {"forced_eos_token_id": 9, "bad_words_ids": [[token] for token in range(20, 60)]},
+    "no repetition": {"no_repeat_ngram_size": 2, "decoder_start_token_id": 33},
+    "no early end": {"min_length": 9, "eos_token_id": [1, *range(4, 90)]},
+    "more tokens": {"min_new_tokens": 9, "eos_token_id": [1, *range(4, 90)]},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("family", ["llama", "bart", "mbart", "nllb", "marian"])
+def test_forced_and_forbidden_tokens_are_those_of_the_models_own_generate(family: str, rule: str) -> None:
+    is_decoder = family == "llama"
+    model = families.make(*families.TREES["llama"]) if is_decoder else encoder_decoders.make(family)
+    prompts = [PROMPT, PROMPT[:1]]
+    found = dict[bool, list[list[int]]]()
+    for has_rule in (False, True):
+        vars(model.generation_config).update({"pad_token_id": 0, **(RULES[rule] if has_rule else {})})
+        settings: dict[str, Any] = {"max_new_tokens": 14, "do_sample": False}
+        own = [model.generate(torch.tensor([ids]), **settings, num_beams=1)[0].tolist() for ids in prompts]
+        starts = [len(ids) if is_decoder else 1 for ids in prompts]
+        found[has_rule] = [ids[start:] for ids, start in zip(own, starts, strict=True)]
+        with Generator(model, proposer="suffix", numerics="fast") as generator:
+            results = generator.generate(prompts, **settings)
+        assert [each.error for each in results] == [None, None]
+        assert [list(each.token_ids) for each in results] == found[has_rule]
+    assert found[True] != found[False]
+
+
+def test_a_constraint_decides_where_a_text_ends_and_not_the_models_own_config(model: PreTrainedModel) -> None:
+    model.generation_config.update(forced_eos_token_id=9, min_length=12, forced_bos_token_id=None, bad_words_ids=[[3]])
+    assert own_rules(model, is_constrained=True) == {"bad_words_ids": [[3]]}
+    with pytest.raises(RequestError, match="forced_bos_token_id: 96 is outside the vocabulary"):
+        Generator(model).generate(PROMPT, forced_bos_token_id=96)
+
+
 def test_what_is_ignored_of_the_models_own_config_is_noted_and_nothing_that_changes_no_text(
     model: PreTrainedModel,
 ) -> None:
@@ -105,8 +141,11 @@ def test_what_is_ignored_of_the_models_own_config_is_noted_and_nothing_that_chan
     config.eos_token_id, config.suppress_tokens, config.max_window_size = [2, 3], [5], 6144
     assert ignored_defaults(model) == ()
     assert own_eos_token_ids(model, families.VOCAB) == (2, 3)
-    assert own_suppressed_tokens(model) == {"suppress_tokens": [5]}
-    deciding = {"bad_words_ids": [[3]], "sequence_bias": [[[3], 1.0]], "min_new_tokens": 4, "top_h": 0.5}
-    config.update(**deciding)
-    (note,) = ignored_defaults(model)
-    assert all(f"{name}={value!r}" in note for name, value in deciding.items())
+    assert own_rules(model, is_constrained=False) == {"suppress_tokens": [5]}
+    config.update(repetition_penalty=1.2, sequence_bias=[[[3], 1.0]], num_beams=4, top_h=0.5, do_sample=True)
+    assert ignored_defaults(model) == (
+        "ignored in the model's generation config: do_sample=True, repetition_penalty=1.2; pass generation_config to "
+        "apply it",
+        "ignored in the model's generation config, and not supported here: num_beams=4, top_h=0.5, "
+        "sequence_bias=[[[3], 1.0]]",
+    )

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from specdec import Generator, RequestError, ToyModel
+from specdec.costs import NOMINAL_COSTS
+from specdec.models.encoder_decoders import has_one_vocabulary
 from specdec.testing import toy_tokenizer
+from tests.support import encoder_decoders
 
 VOCAB = 10
 PROMPT = [0]  # the model goes on with 1, 2, 3, …
@@ -91,3 +94,44 @@ def test_of_a_list_only_the_request_with_a_wrong_reference_fails() -> None:
     right, wrong = generator.generate([PROMPT, PROMPT], max_new_tokens=2, reference=[[1], [VOCAB]])
     assert right.token_ids == (1, 2)
     assert isinstance(wrong.error, RequestError)
+
+
+class Copying:
+    """A rule by which an encoder-decoder's text copies its input."""
+
+    is_path_pure = True
+
+    def __init__(self, source: list[int]) -> None:
+        self._source = source
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        token = self._source[(input_ids.shape[1] - 1) % len(self._source)]
+        return torch.full_like(scores, -1e3).index_fill_(-1, torch.tensor(token), 0.0)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "t5gemma"])
+@pytest.mark.parametrize("proposer", ["reference", "auto"])
+def test_what_an_encoder_has_read_is_the_reference_by_default(
+    family: str, proposer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdec.runtime.binding.costs_of", lambda *_: NOMINAL_COSTS)  # on a busy machine nothing pays
+    source = [*range(10, 34)]
+    options: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": (), "forced_eos_token_id": None}
+    with Generator(encoder_decoders.make(family), proposer=proposer, numerics="fast") as generator:
+        copied, plain, other = (
+            generator.generate(source, logits_processor=Copying(source), reference=reference, **options)
+            for reference in (None, [], source[::-1])
+        )
+    assert copied.token_ids == plain.token_ids == other.token_ids == (*source,)
+    assert sum(accepted for _, accepted in copied.stats.sources["reference"].values()) > 12
+    assert copied.stats.steps < plain.stats.steps / 2
+
+
+def test_other_vocabularies_and_what_is_heard_are_no_reference() -> None:
+    assert not has_one_vocabulary(encoder_decoders.make("whisper"))
+    bart = encoder_decoders.make("bart")
+    assert has_one_vocabulary(bart)
+    bart.get_encoder().set_input_embeddings(torch.nn.Embedding(9, 32))
+    assert not has_one_vocabulary(bart)
+    with Generator(encoder_decoders.make("bart"), proposer="suffix") as generator:
+        assert generator.generate(PROMPT, max_new_tokens=2).error is None  # which reads no reference

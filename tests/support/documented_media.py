@@ -1,10 +1,16 @@
-"""Stand-ins for the models and files that the page on images and audio names."""
+"""Stand-ins for the models and files that the pages on inputs and on models name."""
 
 from pathlib import Path
 
-from tests.support.media_models import hum, llava, noise, png, qwen2_audio, wav
+from tests.support.media_models import hum, llava, noise, png, qwen2_audio, t5, wav
+from tests.support.whisper import whisper
 
-MODELS = {"llava-hf/llava-interleave-qwen-0.5b-hf": llava, "Qwen/Qwen2-Audio-7B-Instruct": qwen2_audio}
+MODELS = {
+    "llava-hf/llava-interleave-qwen-0.5b-hf": llava,
+    "Qwen/Qwen2-Audio-7B-Instruct": qwen2_audio,
+    "google-t5/t5-small": t5,
+    "openai/whisper-tiny": whisper,
+}
 
 
 def with_stand_ins(text: str, folder: Path) -> str:

@@ -7,17 +7,17 @@ import torch
 import transformers as hf
 
 VOCAB = 96
-_FLAT = {
+FLAT = {
     "vocab_size": VOCAB, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 128,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
 _AUDIO = {"max_target_positions": 128, "suppress_tokens": None, "begin_suppress_tokens": None}
-_GEMMA = {
+GEMMA = {
     "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "sliding_window": 16,
 }  # fmt: skip
-_T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
 
 
 def _vision(encoder: Any, decoder: Any) -> Any:
@@ -31,7 +31,7 @@ def _trocr() -> Any:
         hidden_size=24, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
     )
     names = ("vocab_size", "d_model", "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "pad_token_id")
-    own = {name: _FLAT[name] for name in (*names, "max_position_embeddings", "decoder_start_token_id")}
+    own = {name: FLAT[name] for name in (*names, "max_position_embeddings", "decoder_start_token_id")}
     return _vision(encoder, hf.TrOCRConfig(**own, cross_attention_hidden_size=24))
 
 
@@ -39,7 +39,7 @@ def _donut() -> Any:
     encoder = hf.DonutSwinConfig(
         image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
     )
-    own = {**_FLAT, "encoder_layers": 2, "is_decoder": True, "is_encoder_decoder": False, "add_cross_attention": True}
+    own = {**FLAT, "encoder_layers": 2, "is_decoder": True, "is_encoder_decoder": False, "add_cross_attention": True}
     return _vision(encoder, hf.MBartConfig(**own))  # with a projection between the two
 
 
@@ -53,7 +53,7 @@ def _moonshine() -> Any:
 
 def _whisper() -> Any:
     return hf.WhisperForConditionalGeneration(
-        hf.WhisperConfig(**{**_FLAT, **_AUDIO, "num_mel_bins": 8, "max_source_positions": 16})
+        hf.WhisperConfig(**{**FLAT, **_AUDIO, "num_mel_bins": 8, "max_source_positions": 16})
     )
 
 
@@ -61,27 +61,27 @@ def _speech2text() -> Any:
     sizes = {"input_feat_per_channel": 8, "input_channels": 1, "max_source_positions": 64, "conv_channels": 16}
     return hf.Speech2TextForConditionalGeneration(
         hf.Speech2TextConfig(
-            **{**_FLAT, **sizes, "max_target_positions": 128, "num_conv_layers": 2}, conv_kernel_sizes=(3, 3)
+            **{**FLAT, **sizes, "max_target_positions": 128, "num_conv_layers": 2}, conv_kernel_sizes=(3, 3)
         )
     )
 
 
 def _t5(cls: Any, config: Any, **others: Any) -> Callable[[], Any]:
-    return lambda: cls(config(**_T5, decoder_start_token_id=0, **others))
+    return lambda: cls(config(**T5, decoder_start_token_id=0, **others))
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_FLAT, scale_embedding=True)),
-    "mbart": lambda: hf.MBartForConditionalGeneration(hf.MBartConfig(**_FLAT)),
-    "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_FLAT)),
-    "pegasus": lambda: hf.PegasusForConditionalGeneration(hf.PegasusConfig(**_FLAT)),
-    "blenderbot": lambda: hf.BlenderbotForConditionalGeneration(hf.BlenderbotConfig(**_FLAT)),
-    "nllb": lambda: hf.M2M100ForConditionalGeneration(hf.M2M100Config(**_FLAT)),
+    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**FLAT, scale_embedding=True)),
+    "mbart": lambda: hf.MBartForConditionalGeneration(hf.MBartConfig(**FLAT)),
+    "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**FLAT)),
+    "pegasus": lambda: hf.PegasusForConditionalGeneration(hf.PegasusConfig(**FLAT)),
+    "blenderbot": lambda: hf.BlenderbotForConditionalGeneration(hf.BlenderbotConfig(**FLAT)),
+    "nllb": lambda: hf.M2M100ForConditionalGeneration(hf.M2M100Config(**FLAT)),
     "t5": _t5(hf.T5ForConditionalGeneration, hf.T5Config, tie_word_embeddings=False),
     "tied t5": _t5(hf.T5ForConditionalGeneration, hf.T5Config),
     "mt5": _t5(hf.MT5ForConditionalGeneration, hf.MT5Config),
     "t5gemma": lambda: hf.T5GemmaForConditionalGeneration(
-        hf.T5GemmaConfig(encoder={**_GEMMA, "num_hidden_layers": 1}, decoder=dict(_GEMMA), vocab_size=VOCAB)
+        hf.T5GemmaConfig(encoder={**GEMMA, "num_hidden_layers": 1}, decoder=dict(GEMMA), vocab_size=VOCAB)
     ),
     "whisper": _whisper,
     "moonshine": _moonshine,
@@ -91,7 +91,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _randomise(model: Any) -> None:
+def randomise(model: Any) -> None:
+    """Draw a model's parameters anew, so that its logits depend on all that it reads."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -108,7 +109,7 @@ def make(family: str) -> Any:
     """Return a model whose logits depend on its path, its positions and its encoder's output."""
     torch.manual_seed(0)
     model = MODELS[family]().eval()
-    _randomise(model)
+    randomise(model)
     return model
 
 
@@ -131,11 +132,11 @@ def encoder_inputs(family: str, model: Any, seed: int, num_tokens: int = 11) -> 
 
 def make_whisper() -> Any:
     """Return a Whisper with windows of a second, and the special tokens that its own ``generate`` needs."""
-    sizes = {**_FLAT, "vocab_size": 260, "num_mel_bins": 8, "max_source_positions": 50, "max_target_positions": 48}
+    sizes = {**FLAT, "vocab_size": 260, "num_mel_bins": 8, "max_source_positions": 50, "max_target_positions": 48}
     ends = {"eos_token_id": 100, "pad_token_id": 100, "bos_token_id": 100, "decoder_start_token_id": 101}
     torch.manual_seed(0)
     model: Any = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**{**sizes, **ends})).eval()
-    _randomise(model)
+    randomise(model)
     own = {
         **ends, "lang_to_id": {"<|en|>": 102}, "task_to_id": {"transcribe": 103}, "prev_sot_token_id": 104,
         "no_timestamps_token_id": 106, "is_multilingual": True, "suppress_tokens": [1, 2], "max_length": 48,

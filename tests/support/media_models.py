@@ -18,11 +18,13 @@ from transformers import (
     Qwen2AudioConfig,
     Qwen2AudioForConditionalGeneration,
     Qwen2AudioProcessor,
+    T5Config,
+    T5ForConditionalGeneration,
     WhisperFeatureExtractor,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from tests.support import families
+from tests.support import encoder_decoders, families
 from tests.support.byte_tokenizer import END, trained
 
 SIDE, PATCH = 16, 8
@@ -81,6 +83,19 @@ def qwen2_audio() -> tuple[PreTrainedModel, Any]:
         audio_config=audio, text_config=_text(len(words)), audio_token_index=words.convert_tokens_to_ids(AUDIO)
     )
     return _made(Qwen2AudioForConditionalGeneration(config), words), processor
+
+
+@cache
+def t5() -> tuple[PreTrainedModel, Any]:
+    """A model that reads text and writes other text, and its tokenizer."""
+    torch.manual_seed(5)
+    words = tokenizer()
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    config = T5Config(vocab_size=len(words), decoder_start_token_id=0, **sizes)
+    made = T5ForConditionalGeneration(config).eval()
+    encoder_decoders.randomise(made)
+    made.generation_config.eos_token_id, made.generation_config.pad_token_id = words.eos_token_id, 0
+    return made, words
 
 
 def _made(model: Any, words: Any) -> PreTrainedModel:

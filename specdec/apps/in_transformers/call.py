@@ -18,6 +18,7 @@ from specdec.generator import Generator
 from specdec.inputs.encoded import EncodedPrompt
 from specdec.inputs.prepared import PreparedPrompt, prepared_prompts
 from specdec.record import StepRecord
+from specdec.requests.model_defaults import OWN_RULES
 
 _SEEDS = 2**62
 
@@ -111,7 +112,8 @@ class GenerateCall:
         keeps_logits = gives(self._config, "output_scores") or gives(self._config, "output_logits")
         keeps_logits = keeps_logits or bool(self._detectors)
         return [
-            sampling_settings(self._processors, row, len(self._rows), samples)
+            dict.fromkeys(OWN_RULES)  # those of the call are among its processors
+            | sampling_settings(self._processors, row, len(self._rows), samples)
             | stopping_settings(self._criteria, row, self._config.max_length, vocab_size)
             | {"seed": seed, "keeps_logits": keeps_logits, "constraint": self._constraint}
             for row, seed in zip(self._rows, seeds, strict=True)

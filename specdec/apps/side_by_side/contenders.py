@@ -119,9 +119,11 @@ class _Streamer:
 
 
 def _greedy(model: Any) -> Any:
-    """Return a greedy generation config with the model's own end-of-text and suppressed tokens."""
+    """Return a greedy generation config with the model's own end-of-text, forbidden and forced tokens."""
     from transformers import GenerationConfig
 
+    from specdec.requests.model_defaults import OWN_RULES
+
     own = model.generation_config
-    names = ("eos_token_id", "bos_token_id", "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
+    names = ("eos_token_id", "bos_token_id", "pad_token_id", *OWN_RULES)
     return GenerationConfig(do_sample=False, **{name: getattr(own, name, None) for name in names})

@@ -1,8 +1,9 @@
-"""Are prompts with images or audio read as the model reads them? Asked at a model's first one of each kind.
+"""Are prompts with images, audio or an encoder's states read as the model reads them? Asked at the first of each kind.
 
-The self-test at load walks text. What a model reads besides, no text shows: an input that later passes need as well,
-tokens that see one another, positions by another rule. So the model's own ``generate`` continues the first such prompt
-by a few tokens, and the logits of specdec's passes over the same tokens are compared.
+The self-test at load walks text, with random states of an encoder. What a model reads besides, no text shows: an input
+that later passes need as well, tokens that see one another, positions by another rule, an argument that ``generate``
+alone prepares. So the model's own ``generate`` continues the first such prompt by a few tokens, and the logits of
+specdec's passes over the same tokens are compared.
 """
 
 from itertools import takewhile
@@ -40,12 +41,12 @@ class InputCheck:
             from specdec.models.architecture import name_of  # imports transformers, which takes seconds
 
             raise RequestError(
-                f"prompts of {name_of(self._model)} with {call.names} {fault}: decode them with its own generate()"
+                f"prompts of {name_of(call.model)} with {call.names} {fault}: decode them with its own generate()"
             )
 
     def _fault(self, prompt: PreparedPrompt) -> str:
         assert prompt.call is not None, "prompts without a call aren't checked"
-        with rejects(self._model):
+        with rejects(prompt.call.model):
             tokens, expected = prompt.call.continuation(prompt.row)
         if not expected.isfinite().all():  # of this prompt's inputs alone, so nothing is found about the model
             raise RequestError(

@@ -91,7 +91,7 @@ def test_a_generator_takes_the_encoders_input_in_every_form(family: str, model: 
     own = generate(model, inputs, None)[0, 1:].tolist()
     with Generator(model, toy_tokenizer(VOCAB)) as generator:
         assert generator.model is model
-        settings: dict[str, Any] = {"max_new_tokens": 24, "eos_token_id": [], "no_repeat_ngram_size": 3}
+        settings: dict[str, Any] = {"max_new_tokens": 24, "no_repeat_ngram_size": 3, **NO_ENDS}
         forms: list[Any] = [generator.generate(**inputs, **settings)]
         if "input_ids" in inputs:
             ids = inputs["input_ids"][0].tolist()

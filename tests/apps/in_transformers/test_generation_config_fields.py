@@ -15,7 +15,7 @@ HONOURED: dict[str, Any] = {
     "max_length": 12, "max_new_tokens": 3, "min_new_tokens": 9, "max_time": 1e-9, "stop_strings": ["a"],
     "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.7, "min_p": 0.2, "repetition_penalty": 1.9,
     "no_repeat_ngram_size": 1, "bad_words_ids": [[35]], "suppress_tokens": [35], "begin_suppress_tokens": [91],
-    "eos_token_id": 35,
+    "eos_token_id": 35, "min_length": 9, "forced_bos_token_id": 3, "forced_eos_token_id": 5,
 }  # fmt: skip
 HARMLESS: dict[str, Any] = {
     "use_cache": False, "cache_implementation": "static", "cache_config": {}, "max_cache_len": 40, "pad_token_id": 3,
@@ -25,9 +25,8 @@ HARMLESS: dict[str, Any] = {
 }  # fmt: skip
 # Refused in a config for ``Generator``; with what they do through ``custom_generate``.
 REFUSED: dict[str, tuple[Any, str]] = {
-    "min_length": (9, "honoured"), "encoder_repetition_penalty": (1.7, "honoured"),
-    "encoder_no_repeat_ngram_size": (1, "honoured"), "forced_bos_token_id": (3, "harmless"),
-    "forced_eos_token_id": (5, "honoured"), "exponential_decay_length_penalty": ((2, 1.4), "honoured"),
+    "encoder_repetition_penalty": (1.7, "honoured"),
+    "encoder_no_repeat_ngram_size": (1, "honoured"), "exponential_decay_length_penalty": ((2, 1.4), "honoured"),
     "sequence_bias": ([[[35], -9.0]], "honoured"), "watermarking_config": (WatermarkingConfig(bias=5.0), "honoured"),
     "remove_invalid_values": (True, "harmless"), "renormalize_logits": (True, "harmless"),
     "typical_p": (0.4, "sampled"), "epsilon_cutoff": (0.01, "sampled"), "eta_cutoff": (0.01, "sampled"),
