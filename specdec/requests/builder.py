@@ -138,7 +138,7 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        own = own_rules(self.model, is_constrained=overrides.get("constraint") is not None)
+        own = own_rules(self.model, overrides)
         settings = Settings.make(overrides, config, own)
         _check_ids("eos_token_id", settings.eos_token_id or (), vocab_size)
         first = settings.forced_bos_token_id

@@ -1,5 +1,6 @@
 """The defaults that a model's own generation config sets."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from specdec.settings import SAME_NAME, with_effect
@@ -19,14 +20,19 @@ def own_eos_token_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
     return tuple(token for token in eos_token_ids if token < vocab_size)
 
 
-def own_rules(model: Any, is_constrained: bool) -> dict[str, Any]:
+def own_rules(model: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the model's generation config by which tokens are forbidden or forced.
 
     Args:
-        is_constrained: by a constraint of the request, which alone decides where the text ends.
+        overrides: the request's own. Its constraint alone decides where the text ends, and it may ask for fewer tokens
+            than ``min_new_tokens``.
     """
     config = getattr(model, "generation_config", None)
     found = {name: value for name in OWN_RULES if (value := getattr(config, name, None)) is not None}
+    most = overrides.get("max_new_tokens")
+    if isinstance(most, int) and found.get("min_new_tokens", 0) > most:
+        found["min_new_tokens"] = most
+    is_constrained = overrides.get("constraint") is not None
     return {name: value for name, value in found.items() if not (is_constrained and name in _ENDS)}
 
 

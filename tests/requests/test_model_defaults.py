@@ -105,6 +105,14 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_request_may_ask_for_fewer_tokens_than_the_models_own_least(model: PreTrainedModel) -> None:
+    model.generation_config.min_new_tokens = 20
+    with Generator(model) as generator:
+        assert len(generator.generate([5, 8, 13], max_new_tokens=3).token_ids) == 3
+    with Generator(model) as generator, pytest.raises(RequestError, match="min_new_tokens=20 is above"):
+        generator.generate([5, 8, 13], max_new_tokens=3, min_new_tokens=20)
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("family", ["llama", "bart", "mbart", "nllb", "marian"])
 def test_forced_and_forbidden_tokens_are_those_of_the_models_own_generate(family: str, rule: str) -> None:
@@ -127,7 +135,7 @@ def test_forced_and_forbidden_tokens_are_those_of_the_models_own_generate(family
 
 def test_a_constraint_decides_where_a_text_ends_and_not_the_models_own_config(model: PreTrainedModel) -> None:
     model.generation_config.update(forced_eos_token_id=9, min_length=12, forced_bos_token_id=None, bad_words_ids=[[3]])
-    assert own_rules(model, is_constrained=True) == {"bad_words_ids": [[3]]}
+    assert own_rules(model, {"constraint": "x"}) == {"bad_words_ids": [[3]]}
     with pytest.raises(RequestError, match="forced_bos_token_id: 96 is outside the vocabulary"):
         Generator(model).generate(PROMPT, forced_bos_token_id=96)
 
@@ -141,7 +149,7 @@ def test_what_is_ignored_of_the_models_own_config_is_noted_and_nothing_that_chan
     config.eos_token_id, config.suppress_tokens, config.max_window_size = [2, 3], [5], 6144
     assert ignored_defaults(model) == ()
     assert own_eos_token_ids(model, families.VOCAB) == (2, 3)
-    assert own_rules(model, is_constrained=False) == {"suppress_tokens": [5]}
+    assert own_rules(model, {}) == {"suppress_tokens": [5]}
     config.update(repetition_penalty=1.2, sequence_bias=[[[3], 1.0]], num_beams=4, top_h=0.5, do_sample=True)
     assert ignored_defaults(model) == (
         "ignored in the model's generation config: do_sample=True, repetition_penalty=1.2; pass generation_config to "
