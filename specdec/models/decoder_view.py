@@ -27,6 +27,7 @@ _OF_DECODER = {
     "decoder_layers": "num_hidden_layers",
     "decoder_attention_heads": "num_attention_heads",
     "max_target_positions": "max_position_embeddings",
+    "max_decoder_position_embeddings": "max_position_embeddings",  # LED
     "max_text_positions": "max_position_embeddings",  # SpeechT5
 }
 _NUM_BLANK = 64  # states of an encoder whose configuration doesn't say how many it has

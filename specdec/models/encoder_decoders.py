@@ -9,7 +9,6 @@ from specdec.errors import ModelError
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]  # of a layer, (1, heads, states, size)
 _WHERE = "_specdec_decoder_view"
-_WITHOUT_MASKS = ("led",)
 
 
 @dataclass(eq=False)
@@ -31,7 +30,7 @@ def decoder_of(given: Any) -> Any:
     """Return the view of an encoder-decoder model, made at the first call; any other model as it is.
 
     Raises:
-        ModelError: for a model without a head, or whose decoder ignores masks, with the remedy.
+        ModelError: for a model without a head, with the remedy.
     """
     model, config = given, getattr(given, "config", None)
     if not isinstance(given, torch.nn.Module) or not getattr(config, "is_encoder_decoder", False):
@@ -40,11 +39,6 @@ def decoder_of(given: Any) -> Any:
         raise ModelError(
             f"{type(model).__name__} has no language-model head: load it with AutoModelForSeq2SeqLM or "
             "AutoModelForSpeechSeq2Seq"
-        )
-    if getattr(config, "model_type", "") in _WITHOUT_MASKS:
-        raise ModelError(
-            f"{type(model).__name__} ignores the mask of passes over one token, so rows of different lengths would "
-            "read one another's drafts: use its own generate()"
         )
     from specdec.models.decoder_view import DecoderView
 

@@ -207,14 +207,6 @@ def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
         decoder_of(model)
 
 
-def test_a_decoder_that_ignores_masks_is_refused() -> None:
-    from transformers import LEDConfig, LEDForConditionalGeneration
-
-    sizes = {"vocab_size": 32, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "attention_window": 4}
-    with pytest.raises(ModelError, match="ignores the mask of passes over one token"):
-        decoder_of(LEDForConditionalGeneration(LEDConfig(**sizes)))
-
-
 def test_a_decoder_only_model_is_left_as_it_is() -> None:
     assert decoder_of("path") == "path"
     assert not isinstance(decoder_of(torch.nn.Linear(1, 1)), DecoderView)

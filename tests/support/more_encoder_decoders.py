@@ -114,6 +114,15 @@ TREES: dict[str, Callable[[], Any]] = {
         hf.CohereAsrConfig(**_SMALL, encoder_config=_PARAKEET, decoder_start_token_id=2)
     ),
 }
+
+
+def _led() -> Any:
+    """A decoder that ignores the mask of a pass over one token."""
+    sizes = {name: value for name, value in FLAT.items() if name != "max_position_embeddings"}
+    places = {"max_encoder_position_embeddings": 128, "max_decoder_position_embeddings": 96, "attention_window": 4}
+    return hf.LEDForConditionalGeneration(hf.LEDConfig(**sizes, **places))
+
+
 CHAINS: dict[str, Callable[[], Any]] = {
     "umt5": _t5("UMT5"),
     "udop": _t5("Udop", image_size=32, patch_size=8),
@@ -121,6 +130,7 @@ CHAINS: dict[str, Callable[[], Any]] = {
     "nllb-moe": _flat("NllbMoe", num_experts=2, encoder_sparse_step=1, decoder_sparse_step=2, expert_capacity=8),
     "t5gemma2": _t5gemma2,
     "florence2": _florence2,
+    "led": _led,
 }
 
 

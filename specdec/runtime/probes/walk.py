@@ -174,11 +174,15 @@ class _Walker:
             self.target.commit(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
     def _batch(self, first: CacheRow, stop: int) -> None:
-        """Forward a second, shorter row together with the first, with trees of different sizes."""
+        """Forward a second, shorter row together with the first: single tokens, then trees of different sizes."""
         end, takes_trees = CONTEXTS[0] - 1 + _NUM_PLAIN[0], self.target.shapes.takes_trees
         second = self._begun(CONTEXTS[0] - 1, _SIZES[0][1], end, num_kept=_KEPT)
         if not takes_trees:  # a state after all of its tokens, so that its chain is about as long as the other
             self.target.read(second, [self.done.tokens[second.length]])
+        planned, answers = self._forward({row: DraftTree(self.done.tokens[row.length]) for row in (first, second)})
+        for row in (first, second):
+            self._note(f"{RAGGED} of single tokens", row.length, answers[row], (ROOT,))
+        self.target.commit(planned, dict.fromkeys((first, second), ()))
         grown = {
             row: self._tree(row.length, size, last)
             for row, size, last in zip((first, second), _SIZES[0], (stop, end), strict=True)

@@ -130,7 +130,7 @@ def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_c
     walked = walk(target_of(model, ExactCompiler()))
     kinds = {found.kind for found in walked.others}
     near = {"a tree of 6 nodes", "a tree of 13 nodes"}
-    everywhere = {"a tree in the prompt's last pass", "a ragged batch"}
+    everywhere = {"a tree in the prompt's last pass", "a ragged batch", "a ragged batch of single tokens"}
     assert kinds - {"a tree of 100 nodes"} == {*near, *everywhere, "a tree of 33 nodes"}
     for kind in kinds:
         places = [found.position for found in walked.others if found.kind == kind]
