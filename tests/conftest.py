@@ -1,8 +1,10 @@
 """Shared fixtures: models that are loaded once; one thread in each process, since small products only lose by more."""
 
 import gc
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -44,11 +46,20 @@ def _fetched() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(_fetched: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the tests' own, without the real model: it would be the default model."""
+    """A cache folder of the tests' own, without the real model: it would be the default model.
+
+    Findings about models are those of all of xdist's processes, and of more models than a user has.
+    """
     folder = tmp_path_factory.mktemp("cache")
     (folder / "specdec").mkdir()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = tmp_path_factory.getbasetemp().parent / "findings"
+        shared.mkdir(exist_ok=True)
+        with suppress(OSError):  # Windows may refuse links
+            (folder / "specdec" / "findings").symlink_to(shared, target_is_directory=True)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder))
+        patched.setattr("specdec.runtime.probes.findings._MOST_FILES", 10_000)
         yield folder
 
 
@@ -77,15 +88,12 @@ def _brief_costs() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_findings(_cache: Path) -> Iterator[None]:
-    """For a test that plants a fault in specdec, or counts probes: it examines models anew, and so do later tests.
+def no_findings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that plants a fault in specdec, or counts probes: it examines models anew, in a cache of its own.
 
     Other tests share what was found about a model, by its fingerprint.
     """
-    folder = _cache / "specdec" / "findings"
-    shutil.rmtree(folder, ignore_errors=True)
-    yield
-    shutil.rmtree(folder, ignore_errors=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("no findings")))
 
 
 @pytest.fixture(scope="module")
