@@ -1,8 +1,7 @@
 """Costs and drafts where rows are packed: a pass takes what its nodes take, whichever rows they are from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, product
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -266,15 +265,9 @@ class Packing:
         self.num_drafted += max(sizes) > 1
 
 
-def machines() -> Iterator[Any]:
-    """Yield what a node takes, after how many steps drafts are accepted, and seconds of a search; a third by day."""
-    ways = product(enumerate([0.0, 0.02, 0.2, 1.0, "stairs"]), enumerate([0, 2, 5]), enumerate([0.0, 0.3]))
-    for (i, takes), (j, accepts_every), (k, searching) in ways:
-        marks = [pytest.mark.nightly] if (i + j + k) % 3 else []
-        yield pytest.param(takes, accepts_every, searching, marks=marks)
-
-
-@pytest.mark.parametrize(("takes", "accepts_every", "searching"), [*machines()])
+@pytest.mark.parametrize("takes", [0.0, 0.02, 0.2, 1.0, "stairs"])
+@pytest.mark.parametrize("accepts_every", [0, 2, 5])
+@pytest.mark.parametrize("searching", [0.0, 0.3])
 def test_the_loss_is_bounded_whatever_passes_cost(takes: float | str, accepts_every: int, searching: float) -> None:
     packing = Packing(lambda nodes: 1.0 + (-(-nodes // 8) if isinstance(takes, str) else takes * nodes), searching)
     for step in range(3000):
@@ -317,7 +310,7 @@ def test_what_drafts_lose_with_many_rows_is_no_reason_to_make_none_with_few() ->
     assert packing.num_drafted == num_with_few, "what is gained with few isn't there to be lost with many"
 
 
-@pytest.mark.parametrize("searching", [pytest.param(0.05, marks=pytest.mark.nightly), 0.3])
+@pytest.mark.parametrize("searching", [0.05, 0.3])
 def test_drafts_come_back_after_a_bad_time_even_if_the_search_is_expensive(searching: float) -> None:
     packing = Packing(lambda nodes: 1.0 + 0.001 * nodes, searching)
     for _ in range(400):
