@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -15,7 +16,9 @@ import torch
 from hypothesis import settings
 
 from specdec import demo
+from specdec.costs import Costs
 from specdec.demo import smollm2 as real
+from specdec.runtime.probes.costs import measure_costs
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
 from tests.support.examples import BY_DAY
@@ -80,8 +83,16 @@ def _installed_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _brief_costs() -> Iterator[None]:
-    """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model."""
+    """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model.
+
+    It is kept, as if many rounds had agreed about it.
+    """
+
+    def clear(*given: Any, **options: Any) -> Costs:
+        return replace(measure_costs(*given, **options), is_clear=True)
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.runtime.probes.costs.measure_costs", clear)
         patched.setattr("specdec.runtime.probes.costs.REPEATS_AT_LOAD", 1)
         patched.setattr("specdec.runtime.probes.costs.SECONDS_AT_LOAD", 0.1)
         yield
