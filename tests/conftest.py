@@ -1,8 +1,12 @@
 """Shared fixtures: models that are loaded once; one thread in each process, since small products only lose by more."""
 
 import gc
+import os
 import shutil
+import ssl
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -13,7 +17,9 @@ import torch
 from hypothesis import settings
 
 from specdec import demo
+from specdec.costs import Costs
 from specdec.demo import smollm2 as real
+from specdec.runtime.probes.costs import measure_costs
 from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
 from tests.support.examples import BY_DAY
@@ -44,17 +50,26 @@ def _fetched() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(_fetched: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of the tests' own, without the real model: it would be the default model."""
+    """A cache folder of the tests' own, without the real model: it would be the default model.
+
+    Findings about models are those of all of xdist's processes, and of more models than a user has.
+    """
     folder = tmp_path_factory.mktemp("cache")
     (folder / "specdec").mkdir()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = tmp_path_factory.getbasetemp().parent / "findings"
+        shared.mkdir(exist_ok=True)
+        with suppress(OSError):  # Windows may refuse links
+            (folder / "specdec" / "findings").symlink_to(shared, target_is_directory=True)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder))
+        patched.setattr("specdec.runtime.probes.findings._MOST_FILES", 10_000)
         yield folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _installed_once() -> Iterator[None]:
-    """What is installed is read once: a generator reads it, and nothing changes.
+    """What is installed is read once: a generator reads it, or a client of a server certificates, and nothing changes.
 
     Likewise what lives as long as the process, such as modules and tests, is not searched for garbage again and again.
     """
@@ -63,29 +78,35 @@ def _installed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.plugins.names.entry_points", cache(entry_points))
         patched.setattr("specdec.machine.facts.version", cache(version))
+        patched.setattr("ssl.create_default_context", cache(ssl.create_default_context))  # 30 ms for each request
         yield
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _brief_costs() -> Iterator[None]:
-    """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model."""
+    """A round of passes decides what they cost, on which no text depends: strategies have it measured for a model.
+
+    It is kept, as if many rounds had agreed about it.
+    """
+
+    def clear(*given: Any, **options: Any) -> Costs:
+        return replace(measure_costs(*given, **options), is_clear=True)
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("specdec.runtime.probes.costs.measure_costs", clear)
         patched.setattr("specdec.runtime.probes.costs.REPEATS_AT_LOAD", 1)
         patched.setattr("specdec.runtime.probes.costs.SECONDS_AT_LOAD", 0.1)
         yield
 
 
 @pytest.fixture
-def no_findings(_cache: Path) -> Iterator[None]:
-    """For a test that plants a fault in specdec, or counts probes: it examines models anew, and so do later tests.
+def no_findings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that plants a fault in specdec, or counts probes: it examines models anew, in a cache of its own.
 
     Other tests share what was found about a model, by its fingerprint.
     """
-    folder = _cache / "specdec" / "findings"
-    shutil.rmtree(folder, ignore_errors=True)
-    yield
-    shutil.rmtree(folder, ignore_errors=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("no findings")))
 
 
 @pytest.fixture(scope="module")

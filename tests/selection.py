@@ -85,7 +85,7 @@ def tests_of(plugin: str) -> list[str]:
 
 def uses(plugin: str, apps: Iterable[str]) -> bool:
     """Return True if a plug-in or its tests use one of some applications."""
-    return any(app != "benchmarks" and pattern_of(app).search(code_of(plugin)) for app in apps)
+    return any(app != "benchmarks" and mentions(plugin, app) for app in apps)
 
 
 @cache
@@ -99,11 +99,16 @@ def pattern_of(unit: str) -> re.Pattern[str]:
     return re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in names))
 
 
+@cache
+def mentions(path: str, unit: str) -> bool:
+    """Return True if a unit is named in the code of a file or folder."""
+    return bool(pattern_of(unit).search(code_of(path)))
+
+
 def users_of(units: Iterable[str]) -> set[str]:
     """Return the test files of some units, and those whose code, or that of their helpers, names one."""
-    patterns = [pattern_of(unit) for unit in units]
-    codes = {test: "\n".join(map(code_of, with_helpers(test))) for test in TESTS}
-    return {test for test in TESTS if group_of(test) in units or any(each.search(codes[test]) for each in patterns)}
+    users = {test for unit in units for test in TESTS if any(mentions(path, unit) for path in with_helpers(test))}
+    return users | {test for test in TESTS if group_of(test) in units}
 
 
 def built_on(app: str) -> set[str]:
@@ -113,7 +118,7 @@ def built_on(app: str) -> set[str]:
     while queue:
         found |= queue
         apps = queue - {"benchmarks"}  # which nothing imports
-        queue = {user for name in apps for user in folders if pattern_of(name).search(code_of(folders[user]))} - found
+        queue = {user for app in apps for user in folders if mentions(folders[user], app)} - found
     return found
 
 

@@ -1,6 +1,8 @@
 """The division of labour: who may import whom, read off the import statements."""
 
 import ast
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ def module_name(path: Path, package: Path = PACKAGE) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def imported_by(path: Path) -> set[str]:
     """The modules that a file's import statements name, at any depth; ``from a import b`` may mean a.b as well."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -33,6 +36,7 @@ def named_by(node: ast.Import | ast.ImportFrom) -> set[str]:
     return {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
 
 
+@cache
 def imported_with(path: Path) -> set[str]:
     """Of those, the ones that are imported when the file itself is: not in a function, not for type checkers alone."""
     names, queue = set[str](), list[ast.AST](ast.parse(path.read_text(encoding="utf-8")).body)
@@ -48,8 +52,25 @@ def imported_with(path: Path) -> set[str]:
 
 
 FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-IMPORTS = {module: imported_by(path) for module, path in FILES.items()}
-IMPORTED_WITH = {module: imported_with(path) for module, path in FILES.items()}
+
+
+class Imports(Mapping[str, set[str]]):
+    """The imports of each module, whose file is read when they are asked for: not while tests are collected."""
+
+    def __init__(self, read: Callable[[Path], set[str]]) -> None:
+        self._read = read
+
+    def __getitem__(self, module: str) -> set[str]:
+        return self._read(FILES[module])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FILES)
+
+    def __len__(self) -> int:
+        return len(FILES)
+
+
+IMPORTS, IMPORTED_WITH = Imports(imported_by), Imports(imported_with)
 
 
 def is_inside(name: str, package: str) -> bool:

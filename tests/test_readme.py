@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 from specdec import demo
 from specdec.apps.cli import app
+from specdec.testing import check_mask
+from tests.support import families
 from tests.support.brief_costs import measure_briefly
 from tests.support.documented_media import MODELS, with_stand_ins
 
@@ -26,12 +29,20 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(name="runnable")
 def _runnable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
-    """Replaces SmolLM2 in code by the built-in model, which is smaller; ``test_real_model.py`` runs SmolLM2."""
+    """Replaces SmolLM2 in code by the built-in model, which is smaller, and texts by short ones.
+
+    ``test_real_model.py`` runs SmolLM2; the plug-in's tests check its mask with the built-in model.
+    """
     measure_briefly(monkeypatch)
+    small = families.make(*families.TREES["llama"])
+    monkeypatch.setattr("specdec.testing.check_mask", partial(check_mask, model=small))
     assert 'Generator("smollm2")' in PAGES["README.md"]
 
     def run_in(code: str) -> str:
         code = code.replace('Generator("smollm2")', 'Generator("demo")')
+        if "constraint" not in code:  # texts that meet one are as long as that takes
+            code = code.replace("repeats=1,", "repeats=1, max_new_tokens=8,")
+            code = re.sub(r"""(max_new_tokens("?: |=))\d+""", r"\g<1>8", code)
         if any(name in code for name in MODELS):
             monkeypatch.chdir(tmp_path)
             return with_stand_ins(code, tmp_path)
@@ -88,6 +99,7 @@ def without_docstrings(source: str) -> str:
 # Options that shorten commands which measure for minutes: the last of two values counts.
 FEW = ["--max-new-tokens", "4", "--category", "code", "--per-category", "1"]
 SHORT = {"compare": [*FEW, "--repeats", "1"], "tune": [*FEW, "--minutes", "0.001"]}
+SHORT |= {name: ["--max-new-tokens", "8"] for name in ("audit", "generate", "mask", "race", "trace")}
 PROMPTS = '{"prompt": "# heapq", "category": "code"}\n{"turns": ["What is bread?"], "category": "qa"}\n'
 
 

@@ -10,12 +10,14 @@ from specdec.costs import CostModel, Costs, StepCosts
 from specdec.layout import Padding
 from specdec.record import Outcome, StepRecord
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
+
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 
 
 def learn(model: CostModel, num_rows: int, width: int, seconds: float) -> None:
     """Have a model learn from a step; one of a single node is plain."""
-    outcomes = tuple(Outcome(Mock()) for _ in range(num_rows))
+    outcomes = tuple(Outcome(ANY_REQUEST) for _ in range(num_rows))
     model.learn(StepRecord("step", outcomes, {"forward": seconds}, width=width), is_plain=width == 1)
 
 

@@ -9,7 +9,7 @@ from tests.support import families
 from tests.support.plain import decode_model
 
 NUM_THREADS = 10
-NUM_ROUNDS = 20
+NUM_ROUNDS = 10
 BUSY = "this generator is already decoding: exhaust or close its stream, or wait for the other thread"
 
 

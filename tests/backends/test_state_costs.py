@@ -13,6 +13,8 @@ from specdec.strategies.auto.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 from tests.strategies.auto.test_sizer import costs_of
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
+
 MOST_PENDING = 16
 
 
@@ -70,7 +72,7 @@ def cost_per_token(
         pending, since = (0, 0) if count == size - 1 else (pending + 1 + count, since + 1)
         if left is not None:
             left[:] = [pending]
-        outcome = Outcome(Mock(), tokens=(1,) * (1 + count))
+        outcome = Outcome(ANY_REQUEST, tokens=(1,) * (1 + count))
         learn(StepRecord("step", (outcome,), {"forward": taken}, width=read + size, num_reread=read))
     return spent / num_tokens
 
@@ -100,7 +102,9 @@ def test_a_plain_step_that_read_tokens_again_is_no_measure_of_plain_steps() -> N
     costs = StateCosts(costs_of(0.1), 20, True, lambda: [0])
     for width, num_reread, seconds in ((1, 0, 3.0), (1, 11, 9.0), (5, 0, 12.0)):
         for _ in range(5):
-            record = StepRecord("step", (Outcome(Mock(), tokens=(1,)),), {"forward": seconds}, width=width + num_reread)
+            record = StepRecord(
+                "step", (Outcome(ANY_REQUEST, tokens=(1,)),), {"forward": seconds}, width=width + num_reread
+            )
             object.__setattr__(record, "num_reread", num_reread)
             costs.learn(record, is_plain=width == 1)
     assert costs.table(1).costs[5] == pytest.approx(4.0)  # twelve seconds over three

@@ -25,6 +25,7 @@ from specdec.target import Target
 from specdec.testing import check_backend
 from specdec.tree import ROOT, DraftTree, Role
 from tests.decoding.test_contexts import conversations
+from tests.laws.test_backend_laws import plain_of
 from tests.support import families
 from tests.support.examined import examined
 from tests.support.plain import decode_model
@@ -58,7 +59,7 @@ def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) 
     assert not backend.shapes.takes_trees
     with without_limits(limited_modules(model)):  # of prompts, whose last token the checks don't say
         for seed in range(2 if name in ONE_OF_EACH_KIND else 1):
-            check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE, seed=seed)
+            check_backend(backend, plain_of(model), tolerance=TOLERANCE, seed=seed)
 
 
 def by_kind(always: list[str]) -> list[Any]:
@@ -211,11 +212,11 @@ def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts() ->
     for name, model in stepwise_models():
         generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
         fed, prompts = counted(model), texts(3)
-        results = generator.generate(prompts, max_new_tokens=12, eos_token_id=())
+        results = generator.generate(prompts, max_new_tokens=6, eos_token_id=())
         assert max(fed) == max(map(len, prompts)), name  # a prompt is read in one pass
-        assert fed.count(2) + fed.count(1) == 2 * 11  # of two rows, and then of the third
+        assert fed.count(2) + fed.count(1) == 2 * 5  # of two rows, and then of the third
         for prompt, result in zip(prompts, results, strict=True):
-            assert list(result.token_ids) == without_a_cache(model, prompt, 12)
+            assert list(result.token_ids) == without_a_cache(model, prompt, 6)
         (note,) = (note for note in results[0].notes if "decoded without drafts: " in note)
         assert "layers keep a state of one text, and its code ignores the " in note, name
         kept, fresh = (Generator(model, proposer="prompt_lookup") for _ in range(2))
@@ -228,8 +229,8 @@ def test_the_self_test_finds_scans_that_start_empty(name: str, monkeypatch: pyte
     model = families.make(*{**families.STATES, **families.MORE_STATES}[name])
     generator, prompt = Generator(model, proposer="prompt_lookup"), texts(1)[0]
     assert not generator.shapes.takes_drafts
-    result = generator.generate(prompt, max_new_tokens=12, eos_token_id=())
-    assert list(result.token_ids) == without_a_cache(model, prompt, 12)
+    result = generator.generate(prompt, max_new_tokens=6, eos_token_id=())
+    assert list(result.token_ids) == without_a_cache(model, prompt, 6)
 
 
 def test_states_that_the_model_holds_itself_are_one_threads_during_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +291,7 @@ def test_a_short_pass_has_short_chunks_of_a_scan_and_the_same_states() -> None:
     model = families.make(config_class, {**arguments, "chunk_size": 256})
     backend, layer, sizes = loaded(model), model.backbone.layers[0].mixer, list[tuple[int, int]]()
     layer.register_forward_pre_hook(lambda module, inputs: sizes.append((inputs[0].shape[1], module.chunk_size)))
-    check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE)
+    check_backend(backend, plain_of(model), tolerance=TOLERANCE)
     assert {width for width, size in sizes if size == 1} >= {3, 5, 8}  # drafts, whose tokens may be rejected
     assert {width for width, size in sizes if 1 < size == width}  # prompts, and drafts after one that was accepted
     assert {size for width, size in sizes if size not in (1, width)} == {256}  # single tokens, and without specdec

@@ -21,7 +21,7 @@ from tests.support import fused_kernels
 from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
 REPEATING = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3]
-NUM_TOKENS = 24
+NUM_TOKENS = 12
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +72,17 @@ def steps(
     return counted[1:], [*texts.values()]
 
 
+def cases() -> Iterator[Any]:
+    """Yield a strategy, a number of rows and a temperature: each strategy alone and in a batch, greedy and drawn."""
+    for i, proposer in enumerate(["autoregressive", "prompt_lookup", "token_recycling"]):
+        for j, num_rows in enumerate([1, 4]):
+            for k, temperature in enumerate([0.0, 0.9]):
+                marks = [pytest.mark.nightly] if (i + j + k) % 2 else []
+                yield pytest.param(proposer, num_rows, temperature, marks=marks)
+
+
 @pytest.mark.usefixtures("fused")
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("num_rows", [1, 4])
-@pytest.mark.parametrize("proposer", ["autoregressive", "prompt_lookup", "token_recycling"])
+@pytest.mark.parametrize(("proposer", "num_rows", "temperature"), [*cases()])
 def test_one_copy_each_way(model: Any, device: PretendDevice, proposer: str, num_rows: int, temperature: float) -> None:
     there = deepcopy(model).to(NAME)
     settings: dict[str, Any] = {"temperature": temperature, "seed": 5}

@@ -1,9 +1,10 @@
 """Attention by slot tables on GPUs: tiles of nodes, under Triton's interpreter and compiled ahead of time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -100,9 +101,8 @@ def check_nodes(parents: Sequence[int], lengths: list[int], dtype: torch.dtype, 
 
 
 def check_trees() -> None:
-    for dtype in (torch.float32, torch.float16):
-        check_nodes(BUSHY.parents[1:], [509, 250], dtype)
-        check_nodes(BUSHY.parents[1:], [60, 4], dtype)  # in one chunk
+    check_nodes(BUSHY.parents[1:], [509, 250], torch.float32)
+    check_nodes(BUSHY.parents[1:], [60, 4], torch.float16)  # in one chunk
     parents = st.integers(1, 7).flatmap(lambda n: st.tuples(*(st.integers(0, node) for node in range(n))))
 
     @settings(max_examples=3, deadline=None, database=None)
@@ -114,9 +114,9 @@ def check_trees() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("check", ["check_numbers", "check_trees"])
-def test_tiles_under_tritons_interpreter(check: str) -> None:
-    run_interpreted(f"from tests.masks.test_slot_table_tiles import {check}\n{check}()")
+def test_tiles_under_tritons_interpreter() -> None:
+    names = "check_numbers, check_trees"
+    run_interpreted(f"from tests.masks.test_slot_table_tiles import {names}\nfor check in {names}: check()")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -142,12 +142,15 @@ STRIDES = [f"{name}_{part}" for name, part in product("qkv", ("row", "head", "no
 TYPES = POINTERS | dict.fromkeys([*STRIDES, "t_row", "t_node", "width", "num_chunks"], "i32")
 
 
+def tiles() -> Iterator[Any]:
+    """Yield a capability, nodes of a tile, the instruction of its products, and whether it is split; half by day."""
+    ways = [(80, 16, "mma.sync"), (90, 4, "mma.sync"), (90, 16, "wgmma"), (100, 4, "mma.sync")]
+    for index, (way, is_split) in enumerate(product(ways, [True, False])):
+        yield pytest.param(*way, is_split, marks=[pytest.mark.nightly] if index in {1, 2, 5, 6} else [])
+
+
 @needs_triton
-@pytest.mark.parametrize(
-    ("capability", "nodes", "expected"),
-    [(80, 16, "mma.sync"), (90, 4, "mma.sync"), (90, 16, "wgmma"), (100, 4, "mma.sync")],
-)
-@pytest.mark.parametrize("is_split", [True, False])
+@pytest.mark.parametrize(("capability", "nodes", "expected", "is_split"), [*tiles()])
 def test_tiles_are_compiled_without_spills(capability: int, nodes: int, expected: str, is_split: bool) -> None:
     from specdec.masks.slot_table.gpu_kernel import _attend
     from tests.support.triton_ahead import compiled

@@ -60,7 +60,16 @@ def decoded(generator: Generator, num_tokens: int = 24) -> list[int]:
     return list(generator.generate(PROMPT, max_new_tokens=num_tokens, eos_token_id=()).token_ids)
 
 
-@pytest.mark.parametrize("family", [*families.TREES])
+# Their layers multiply as those of other families do, however their attention differs.
+LIKE_OTHERS = {
+    "mistral", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gptj", "starcoder2", "olmo2", "cohere2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=[pytest.mark.nightly] if name in LIKE_OTHERS else []) for name in families.TREES],
+)
 def test_packed_models_write_what_stock_ones_write(family: str) -> None:
     model = families.make(*families.TREES[family])
     expected = decode_model(model, PROMPT, 12, None, eos=())

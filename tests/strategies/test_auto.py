@@ -15,6 +15,8 @@ from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto.proposer import AutoProposer
 from specdec.testing import toy_host
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
+
 
 def test_where_the_text_depends_on_drafts_no_clock_is_asked() -> None:
     def measured() -> Any:
@@ -57,7 +59,7 @@ def widths(clock: bool, seconds_of: Callable[[int], float]) -> list[int]:
         token = (tokens[-1] + 1) % 4
         tokens.append(token)
         drafter.observe(Feedback(tree, (0,), (token,)))
-        outcome = Outcome(Mock(), tree=tree, path=(0,), tokens=(token,), num_nodes=len(tree))
+        outcome = Outcome(ANY_REQUEST, tree=tree, path=(0,), tokens=(token,), num_nodes=len(tree))
         engine.learn(StepRecord("step", (outcome,), {"forward": seconds_of(len(tree))}, width=len(tree)), [outcome])
         told.append(len(tree))
     return told

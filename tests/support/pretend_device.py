@@ -24,7 +24,8 @@ _ATEN = torch.ops.aten
 _MOVES = {_ATEN._to_copy, _ATEN.copy_, _ATEN.copy}
 _INDEXING = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_, _ATEN._unsafe_index}
 # Made of other operations, but passed on whole, which is faster: they ask for no numbers.
-_WHOLE = {_ATEN.reshape, _ATEN.flatten, _ATEN.linear, _ATEN.matmul, _ATEN.scaled_dot_product_attention}
+_WHOLE = {_ATEN.reshape, _ATEN.flatten, _ATEN.linear, _ATEN.matmul, _ATEN.scaled_dot_product_attention, _ATEN.einsum}
+_CASTS = {_ATEN.to.dtype}  # likewise; others of its name move
 _READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _READING_VALUE = {  # given a tensor in place of a number, they ask it for the number
     _ATEN.masked_fill.Tensor,
@@ -126,7 +127,7 @@ class PretendDevice(TorchDispatchMode):
 
 @cache
 def _is_composite(func: Any) -> bool:
-    return func.overloadpacket not in _WHOLE and bool(func._can_decompose())
+    return func.overloadpacket not in _WHOLE and func not in _CASTS and bool(func._can_decompose())
 
 
 def _num_uploaded(func: Any, args: Sequence[Any], given: Sequence[torch.Tensor]) -> int:

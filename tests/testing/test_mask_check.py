@@ -28,7 +28,11 @@ def test_registered_compilers_keep_the_laws(mask: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Set seed for `privateuseone` device")
-@pytest.mark.parametrize("compiler", [SlotTableCompiler(), example.TreeBitsCompiler()], ids=repr)
+@pytest.mark.parametrize(
+    "compiler",
+    [pytest.param(SlotTableCompiler(), marks=pytest.mark.nightly), example.TreeBitsCompiler()],  # the former takes long
+    ids=repr,
+)
 def test_passes_on_a_device_are_captured_with_any_mask_of_a_fixed_shape(compiler: MaskCompiler) -> None:
     with pretend_device():
         check_mask(compiler, families.make(*families.TREES[WINDOWED]).to(NAME))

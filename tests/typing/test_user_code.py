@@ -82,6 +82,7 @@ def test_mypy_passes_what_users_write_and_finds_what_is_wrong(folder: Path) -> N
     assert '"Result" has no attribute "tokens"' in found
 
 
+@pytest.mark.nightly  # it reads torch and transformers, which takes five times as long as mypy's check
 @needs_pyright
 def test_pyright_passes_what_users_write_and_finds_what_is_wrong(folder: Path) -> None:
     found = pyright(folder)

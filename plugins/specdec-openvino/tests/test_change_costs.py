@@ -10,6 +10,8 @@ from specdec.costs import Costs
 from specdec.layout import Padding
 from specdec.record import Outcome, StepRecord
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
+
 PADDING = Padding((6, 8, 12), least_width=2)
 MEASURED = Costs((1, 6, 12), (1.0, 1.0, 1.6), 1.0, PADDING)
 PLAIN, CHANGE = 1.0, 0.45  # seconds
@@ -26,7 +28,7 @@ class Engine:
         for _ in range(times):
             self.filling.tokens([width])
             seconds = MEASURED.at(width) + self.change * (self.filling.size != self.filling.size_before)
-            record = StepRecord("step", (Outcome(Mock()),), {"forward": seconds}, width=width)
+            record = StepRecord("step", (Outcome(ANY_REQUEST),), {"forward": seconds}, width=width)
             self.model.learn(record, is_plain=width == 1)
 
     def costs(self) -> list[float]:

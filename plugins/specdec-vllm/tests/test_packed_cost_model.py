@@ -16,6 +16,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
 AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)
 
 
@@ -29,7 +30,7 @@ def learn(
     """Have a model learn from a step whose first row has all draft tokens."""
     tree = DraftTree(0)
     tree.add_chain(0, range(1, drafted + 1))
-    outcomes = (Outcome(Mock(), tree=tree), *[Outcome(Mock())] * (num_rows - 1))
+    outcomes = (Outcome(ANY_REQUEST, tree=tree), *[Outcome(ANY_REQUEST)] * (num_rows - 1))
     model.learn(StepRecord("step", outcomes, {"propose": searching, "forward": seconds - searching}), is_plain)
 
 
@@ -208,7 +209,7 @@ def recorded(widths: Sequence[int], accepted: Sequence[int], seconds: float, sea
     for width, count in zip(widths, accepted, strict=True):
         tree = DraftTree(0)
         tree.add_chain(0, range(1, width))
-        outcomes.append(Outcome(Mock(), tree=tree, path=tuple(range(count + 1)), tokens=(1,) * (count + 1)))
+        outcomes.append(Outcome(ANY_REQUEST, tree=tree, path=tuple(range(count + 1)), tokens=(1,) * (count + 1)))
     return StepRecord("step", tuple(outcomes), {"propose": searching, "forward": seconds}, width=max(widths))
 
 

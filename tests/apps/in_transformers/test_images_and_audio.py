@@ -15,7 +15,7 @@ from tests.support import families, multimodal
 from tests.support.multimodal import FAMILIES, Inputs
 
 STRATEGIES = "autoregressive", "prompt_lookup:num_matches=2", "lookahead:N=3,W=3,G=3", "suffix", "auto"
-CALL: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+CALL: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
 WELL_KNOWN = "llava", "qwen2_vl", "gemma3", "gemma4", "paligemma", "voxtral"  # one of each mechanism
 ONLY_FAST = {name for name, family in FAMILIES.items() if not family.takes_trees} | {"aria", "ernie4_5_vl"}  # experts
 
@@ -41,8 +41,8 @@ def test_a_batchs_text_is_generates_for_every_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WELL_KNOWN)
-def test_a_single_text_is_generates_for_every_strategy(name: str) -> None:
-    check(multimodal.make(name), multimodal.prompt(name, 1, 2), STRATEGIES, "fast")
+def test_a_single_text_is_generates(name: str) -> None:
+    check(multimodal.make(name), multimodal.prompt(name, 1, 2), ("prompt_lookup:num_matches=2", "auto"), "fast")
 
 
 @pytest.mark.parametrize("name", WELL_KNOWN)
@@ -58,7 +58,7 @@ def test_a_seed_gives_the_same_sampled_text_by_every_strategy(name: str) -> None
     for strategy in STRATEGIES:
         with Generator(model, proposer=strategy, numerics="exact") as generator:
             given = [*ProcessorOutput(multimodal.padded(name, prompts_of(name))).prompts()]
-            found = generator.generate(given, max_new_tokens=20, temperature=1.0, seed=[1, 2, 3], eos_token_id=[])
+            found = generator.generate(given, max_new_tokens=12, temperature=1.0, seed=[1, 2, 3], eos_token_id=[])
             texts.append([result.token_ids for result in found])
     assert texts == [texts[0]] * len(STRATEGIES)
     assert len({*map(tuple, texts[0])}) == 3

@@ -127,8 +127,10 @@ def test_a_mistaken_kernel_has_an_error(report: Report, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("fused", "no_findings")
-def test_passes_prompts_and_kernels_by_each_backend(report: Report) -> None:
-    ways, model = ["static auto", "fused auto"], TINY.model(torch.bfloat16, CPU, 4096)
+def test_passes_prompts_and_kernels_by_each_backend(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, few in (("NUM_STEPS", 2), ("WARM_STEPS", 2), ("MOST_TOKENS", 300)):
+        monkeypatch.setattr(f"benchmarks.gpu.profiling.{name}", few)
+    ways, model = ["static auto", "fused auto"], TINY.model(torch.bfloat16, CPU, 512)
     found = found_by(report, passes(model, ways, Measured((1, 4), (16,), (24,), 0.1)))
     assert not failures(found)
     for way in ways:
@@ -138,7 +140,8 @@ def test_passes_prompts_and_kernels_by_each_backend(report: Report) -> None:
 
 
 @pytest.mark.usefixtures("fused", "no_findings")
-def test_speed_by_each_backend(report: Report) -> None:
+def test_speed_by_each_backend(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.gpu.speed.WARM_UP", 8)
     ways, model = ["static auto", "fused auto"], TINY.model(torch.bfloat16, CPU, 256)
     found = found_by(report, contest(model, [[1, 2, 3, 1, 2, 3]], 8, ways=ways))
     assert not failures(found)
@@ -147,6 +150,7 @@ def test_speed_by_each_backend(report: Report) -> None:
 
 def test_texts_are_plain_decodings(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.gpu.texts.WAYS", {"auto": {}, "fused": {"backend": "fused"}})
+    monkeypatch.setattr("benchmarks.gpu.texts.STRATEGIES", {name: name for name in ("auto", "suffix")})
     found = found_by(report, texts("float32", "cpu", 2, 6, 40))
     assert "needs Triton and a GPU" in found["fused"]["failed"]
     for name in ("auto", "suffix"):

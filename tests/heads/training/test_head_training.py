@@ -29,10 +29,10 @@ from specdec.heads.training.text import TrainingText
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
 
-SETTINGS = HeadSettings(minutes=1.0, draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
+SETTINGS = HeadSettings(minutes=1.0, text_share=0.3, draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
 PROMPTS = [[7, 8, 9], [30, 31, 32, 33]]
 VOCAB = 340
-TICK = 0.25  # seconds; one reading lies between the beginning of a run and its text
+TICK = 0.3  # seconds; one reading lies between the beginning of a run and its text
 
 
 def model(seed: int = 0, **others: Any) -> LlamaForCausalLM:
@@ -41,7 +41,7 @@ def model(seed: int = 0, **others: Any) -> LlamaForCausalLM:
         "vocab_size": VOCAB,
         "hidden_size": 32,
         "intermediate_size": 48,
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "initializer_range": 0.08,
@@ -195,12 +195,12 @@ def interrupt(stage: str, after: int) -> Callable[[Progress], object]:
 
 
 def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_path: Path) -> None:
-    seen = Seen(interrupt("text", 40))
+    seen = Seen(interrupt("text", 25))
     with pytest.raises(KeyboardInterrupt):
         train(seen, tmp_path)
     written, facts = TrainingText.load(tmp_path / "text.npz"), tmp_path / "text.json"
     assert written.num_answer_tokens > 1000
-    spent = seen.watch.clock() - 0.5  # a reading before the run, and this one
+    spent = seen.watch.clock() - 2 * TICK  # a reading before the run, and this one
     num_kept = len(written.tokens) - len(written)  # without the prefix, which is one token
     kept_share = num_kept / (16 * len(seen.reports) * SETTINGS.num_rows)  # a report after 16 steps
     assert kept_share <= json.loads(facts.read_text())["seconds"] / spent < 1, "equal texts, kept once, count as time"
@@ -210,7 +210,7 @@ def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_pa
         train(Seen(), tmp_path)
     with pytest.raises(RequestError, match="another model"):
         train(Seen(), tmp_path, model=model(seed=1), resume=True)
-    interrupted = train(Seen(interrupt("training", 30)), tmp_path, resume=True)
+    interrupted = train(Seen(interrupt("training", 18)), tmp_path, resume=True)
     assert interrupted.is_interrupted
     longer = TrainingText.load(tmp_path / "text.npz")
     assert len(longer) > len(written)
@@ -242,8 +242,23 @@ def kill(stage: str, after: int) -> Callable[[Progress], object]:
     return action
 
 
+@pytest.fixture(scope="module")
+def _killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("killed")
+    with pytest.raises(Killed):
+        train(Seen(kill("training", 18)), folder)
+    return folder
+
+
+@pytest.fixture
+def killed(_killed_once: Path, tmp_path: Path) -> Path:
+    """A copy of the folder of a run that was killed in training."""
+    shutil.copytree(_killed_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
 def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
-    made: tuple[TrainedHead, Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tuple[TrainedHead, Seen], killed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, load = list[Checkpoint](), Checkpoint.load
 
@@ -254,18 +269,15 @@ def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
         return checkpoint
 
     monkeypatch.setattr(Checkpoint, "load", noted)
-    for after, is_resumed in ((30, False), (20, True)):
-        with pytest.raises(Killed):
-            train(Seen(kill("training", after)), tmp_path, resume=is_resumed)
-    assert (tmp_path / "training.safetensors").exists()
+    with pytest.raises(Killed):
+        train(Seen(kill("training", 12)), killed, resume=True)
+    assert (killed / "training.safetensors").exists()
     seen = Seen()
-    head = train(seen, tmp_path, resume=True)
+    head = train(seen, killed, resume=True)
     assert head.acceptance == made[0].acceptance
     expected = load_file(made[0].folder / "model.safetensors")
-    assert all(
-        torch.equal(tensor, expected[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items()
-    )
-    assert not (tmp_path / "training.safetensors").exists()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(killed / "model.safetensors").items())
+    assert not (killed / "training.safetensors").exists()
     assert {each.stage for each in seen.reports} == {"training"}
     assert [each.resumed.tensors for each in loaded] == [{}, {}]  # no copy stays in memory
     (plan,) = seen.plans
@@ -274,18 +286,16 @@ def test_a_run_that_is_killed_in_training_ends_as_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "medusa"])
-def test_a_run_that_named_the_kind_of_its_head_goes_on_if_that_is_eagle3(tmp_path: Path, kind: str) -> None:
+def test_a_run_that_named_the_kind_of_its_head_goes_on_if_that_is_eagle3(killed: Path, kind: str) -> None:
     """Another kind's training begins anew on the text."""
-    with pytest.raises(Killed):
-        train(Seen(kill("training", 30)), tmp_path)
-    facts, checkpoint = tmp_path / "text.json", tmp_path / "training.safetensors"
+    facts, checkpoint = killed / "text.json", killed / "training.safetensors"
     run = json.loads(facts.read_text())
     facts.write_text(json.dumps(run | {"settings": run["settings"] | {"kind": kind}}))
     before = checkpoint.read_bytes()
     checkpoint.write_bytes(before.replace(b'kind\\": \\"eagle3', f'kind\\": \\"{kind}'.encode()))
     assert (checkpoint.read_bytes() == before) == (kind == "eagle3")
     seen = Seen(interrupt("training", 0))
-    head = train(seen, tmp_path, resume=True)
+    head = train(seen, killed, resume=True)
     (plan,) = seen.plans
     assert plan.num_written == plan.num_answer_tokens == head.num_answer_tokens
     whole = SETTINGS.minutes * (1 - SETTINGS.text_share) - 2 * TICK / 60
@@ -296,7 +306,7 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("specdec.heads.training.own_text.OwnText.save", _without_the_last(OwnText.save))
         with pytest.raises(Killed):
-            train(Seen(kill("text", 50)), tmp_path, prompts=PROMPTS)
+            train(Seen(kill("text", 32)), tmp_path, prompts=PROMPTS)
     (tmp_path / ".specdec-part-model").mkdir()
     (tmp_path / ".text.npz.7-1a.part").write_bytes(b"half")
     written = TrainingText.load(tmp_path / "text.npz")
@@ -324,11 +334,9 @@ def _without_the_last(save: Callable[..., TrainingText]) -> Callable[..., Traini
     return saved
 
 
-def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        train(Seen(kill("training", 1)), tmp_path)
-    text, checkpoint = TrainingText.load(tmp_path / "text.npz"), tmp_path / "training.safetensors"
-    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+def test_other_settings_begin_a_new_training_on_the_text(killed: Path) -> None:
+    text, checkpoint = TrainingText.load(killed / "text.npz"), killed / "training.safetensors"
+    before = {each: each.read_bytes() for each in killed.iterdir()}
     longer, seen = SETTINGS.model_copy(update={"minutes": 1.2}), Seen(interrupt("training", 0))
     for others, named in (
         ({"settings": longer}, "--minutes 1.0"),
@@ -336,20 +344,20 @@ def test_other_settings_begin_a_new_training_on_the_text(tmp_path: Path) -> None
         ({"prompts": [[7, 8, 9]]}, r"the same prompts \(--prompts\) and chat template"),
     ):
         with pytest.raises(RequestError, match=f"go on with it by {named}, or remove {checkpoint}"):
-            train(Seen(), tmp_path, resume=True, **others)
-    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+            train(Seen(), killed, resume=True, **others)
+    assert {each: each.read_bytes() for each in killed.iterdir()} == before
     checkpoint.unlink()
-    train(seen, tmp_path, settings=longer, resume=True)
+    train(seen, killed, settings=longer, resume=True)
     (plan,) = seen.plans
-    assert plan.num_written == text.num_answer_tokens < TrainingText.load(tmp_path / "text.npz").num_answer_tokens
+    assert plan.num_written == text.num_answer_tokens < TrainingText.load(killed / "text.npz").num_answer_tokens
     assert plan.text_minutes + plan.training_minutes == pytest.approx(1.2 - TICK / 60)
 
 
 def test_text_of_an_earlier_run_counts_after_each_resume(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(Seen(kill("text", 60)), tmp_path)
+        train(Seen(kill("text", 38)), tmp_path)
     longer, plans = SETTINGS.model_copy(update={"minutes": 2.0}), list[Plan]()
-    for after in (30, 30):
+    for after in (19, 19):
         seen = Seen(kill("text", after))
         with pytest.raises(Killed):
             train(seen, tmp_path, settings=longer, resume=True)
@@ -433,7 +441,7 @@ def with_template() -> Any:
 @pytest.mark.parametrize("prompts", [None, [[7, 8, 9, 40], [7, 8, 10], [7, 50, 51, 52, 53]]])
 def test_text_is_of_the_template_or_of_given_prompts(tmp_path: Path, prompts: list[list[int]] | None) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(Seen(interrupt("text", 40)), tmp_path, tokenizer=with_template(), prompts=prompts)
+        train(Seen(interrupt("text", 25)), tmp_path, tokenizer=with_template(), prompts=prompts)
     text = TrainingText.load(tmp_path / "text.npz")
     begins = prompts or [trained().encode("user: ")]
     for index in range(len(text)):

@@ -40,6 +40,8 @@ from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host, trees
 from tests.support.scripted import Scripted
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
+
 Script = Callable[[Request, Budget], DraftTree]
 
 
@@ -333,8 +335,10 @@ def test_where_the_text_depends_on_drafts_a_request_drafts_alike_alone_and_besid
                 assert isinstance(tree, DraftTree)
                 text.append((text[-1] + 1) % 4 if text is texts[0] else 5)
                 drafter.observe(Feedback(tree, (0,), (text[-1],)))
-            others = [Outcome(Mock())] * 3 if with_others else []  # of another strategy
-            outcomes = [Outcome(Mock(), tree=tree, tokens=(1,)) for tree in proposed if isinstance(tree, DraftTree)]
+            others = [Outcome(ANY_REQUEST)] * 3 if with_others else []  # of another strategy
+            outcomes = [
+                Outcome(ANY_REQUEST, tree=tree, tokens=(1,)) for tree in proposed if isinstance(tree, DraftTree)
+            ]
             engine.learn(StepRecord("step", (*outcomes, *others), {"forward": 1.0}, width=9), outcomes)
             assert isinstance(proposed[0], DraftTree)
             trees.append(proposed[0])

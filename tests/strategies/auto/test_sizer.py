@@ -15,6 +15,8 @@ from specdec.strategies.auto.growth import Growth
 from specdec.strategies.auto.sizer import SpeedupSizer
 from specdec.testing.fixed_growth import FixedGrowth
 
+ANY_REQUEST = Mock()  # one for all: making it takes longer than a step
+
 
 def costs_of(per_node: float) -> Costs:
     """A pass of one node takes 3 seconds, each further one so many times that."""
@@ -47,7 +49,7 @@ def recorded(
     for width, count in zip(widths, accepted, strict=True):
         tree = DraftTree(0)
         tree.add_chain(0, range(1, width))
-        outcomes.append(Outcome(Mock(), tree=tree, path=tuple(range(count + 1)), tokens=(1,) * (count + 1)))
+        outcomes.append(Outcome(ANY_REQUEST, tree=tree, path=tuple(range(count + 1)), tokens=(1,) * (count + 1)))
     return StepRecord(kind, tuple(outcomes), {"propose": searching, "forward": seconds}, width=max(widths))
 
 
@@ -159,7 +161,7 @@ def test_chunks_of_prompts_are_no_rows_of_other_strategies() -> None:
     kept = sizer(0.05)
     before = kept.sizes([FixedGrowth([0.3] * 9)])
     outcomes = recorded([1], [0], 3.0).outcomes
-    chunks = tuple(Outcome(Mock(), is_chunk=True) for _ in range(3))
+    chunks = tuple(Outcome(ANY_REQUEST, is_chunk=True) for _ in range(3))
     kept.learn(StepRecord("prompt", (*outcomes, *chunks), {"forward": 9.0}, width=8), outcomes)
     kept.budget.balance = 4.0
     assert before[0] > 1
