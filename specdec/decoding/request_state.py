@@ -179,7 +179,7 @@ class RequestState:
             reference=self.reference,
             num_reused=self.num_reused,
             retained=retained,
-            placeholders=frozenset() if self.inputs is None else self.inputs.placeholders,
+            inputs=self.inputs,
         )
 
     def commit(self, tokens: Sequence[int]) -> int:

@@ -76,6 +76,10 @@ class PromptInputs(ABC):
             positions: (rows, width), with each row's ``offset``; "position_ids" among the arguments replaces them.
         """
 
+    def for_draft_model(self, model: Any) -> Optional["PromptInputs"]:
+        """Return what a draft model reads besides tokens; None for text alone, the default."""
+        return None
+
     def is_read_at(self, position: int) -> bool:
         """Return True if passes from a position on have ``arguments``."""
         return position < self.num_tokens

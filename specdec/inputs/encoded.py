@@ -1,7 +1,7 @@
 """The output of an encoder as a prompt's inputs, for the decoder of an encoder-decoder model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,11 @@ class EncodedPrompt(PromptInputs):
     def marks(self) -> tuple[Mark, ...]:  # type: ignore[override]  # read only
         tensors = [self.encoder.output.last_hidden_state]
         return (Mark(0, digest_of(tensors if self.encoder.mask is None else [*tensors, self.encoder.mask])),)
+
+    def for_draft_model(self, model: Any) -> "EncodedPrompt | None":
+        if getattr(model, "state_size", None) is None:  # of text alone
+            return None
+        return replace(self, encoder=EncoderOutput(self.encoder.output, self.encoder.mask), view=model)
 
     def is_read_at(self, position: int) -> bool:
         return True

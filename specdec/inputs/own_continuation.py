@@ -12,7 +12,7 @@ from specdec.models.notes import lock_of
 
 ENCODED = "mm_encoder_outputs"
 _NUM_TOKENS = 3
-GREEDY = {"do_sample": False, "num_beams": 1, "min_length": 0, "min_new_tokens": None}  # texts of some tokens
+GREEDY = {"do_sample": False, "num_beams": 1, "max_length": None, "min_length": 0, "min_new_tokens": None}
 _OF_THE_CALL = "use_cache", "logits_to_keep", "cache_position"  # and the cache
 
 

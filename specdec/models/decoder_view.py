@@ -59,6 +59,11 @@ class DecoderView(PreTrainedModel):  # type: ignore[misc]  # transformers is unt
         return self._whole[0]
 
     @property
+    def state_size(self) -> int:
+        """The size of an encoder's states as the decoder reads them."""
+        return int(self._specdec_blank.output.last_hidden_state.shape[-1])
+
+    @property
     def generation_config(self) -> GenerationConfig:
         """That of the whole model."""
         found: GenerationConfig = self.whole.generation_config

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from specdec.constraints.path_state import PathState
+from specdec.inputs.base import PromptInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Request:
         retained: the results of ``Drafter.retain`` for an earlier request of the same strategy and model, in the order
             of the text from position 0. The two texts agree in at least their first ``num_reused + 1`` tokens; drop
             state about positions from ``num_reused`` on. Empty if nothing was retained.
-        placeholders: ids among ``tokens`` that stand for images or recordings.
+        inputs: what the prompt holds besides its tokens; None for text alone.
     """
 
     tokens: Sequence[int]
@@ -56,7 +57,7 @@ class Request:
     reference: Sequence[int] = ()
     num_reused: int = 0
     retained: tuple[Retained, ...] = ()
-    placeholders: frozenset[int] = frozenset()
+    inputs: PromptInputs | None = None
 
     @property
     def root(self) -> int:
@@ -66,9 +67,9 @@ class Request:
     def text(self, num_tokens: int | None = None) -> Sequence[int]:
         """Return the first tokens (default: all) without placeholders, for models that read text alone."""
         tokens = self.tokens if num_tokens is None else self.tokens[:num_tokens]
-        if not self.placeholders:
+        if self.inputs is None or not self.inputs.placeholders:
             return tokens
-        return [token for token in tokens if token not in self.placeholders]
+        return [token for token in tokens if token not in self.inputs.placeholders]
 
     def until_eos(self, tokens: Sequence[int]) -> Sequence[int]:
         """Return the tokens up to the first end-of-text id, inclusive, since no token follows it."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from specdec.errors import ModelError, plural
+from specdec.models.encoder_decoders import decoder_of
 from specdec.models.loading import checked_name
 from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
@@ -21,7 +22,7 @@ from specdec.strategies.draft_model.drafts import (
     DraftDistribution,
     TextDraft,
 )
-from specdec.strategies.draft_model.vocabulary import DraftVocabulary, SameVocabulary, SharedVocabulary, TextVocabulary
+from specdec.strategies.draft_model.vocabulary import DraftVocabulary, SameVocabulary, TextVocabulary, vocabulary_of
 from specdec.strategies.host import Host
 from specdec.strategies.request import Request
 from specdec.strategies.signals import Answers, Signal
@@ -96,13 +97,17 @@ class DraftModelProposer(Proposer):
             checked_name(self.model)
 
     def bind(self, host: Host) -> Engine:
-        model, tokenizer = _drafter(self, host)
+        given, tokenizer = _drafter(self, host)
+        model = _decoder(given, host)
         target = host.open(model)
         if self.width > 1 and not target.shapes.takes_trees:
             raise ModelError(
                 f"width={self.width}: the draft model, a {type(model).__name__}, supports chains only; use width=1"
             )
-        return _DraftModelEngine(self, host, target, _vocabulary(self, host, target.shapes.vocab_size, tokenizer))
+        vocabulary = vocabulary_of(
+            self.vocabulary, host, target.shapes.vocab_size, tokenizer, self.tokenizer is not None
+        )
+        return _DraftModelEngine(self, model, target, vocabulary, reads_q=host.reads_q)
 
 
 class _ModelDrafter(BatchDrafter):
@@ -128,12 +133,15 @@ class _DraftModelEngine(Engine):
     """The draft model with a cache row for each request; drafts for the whole batch at once."""
 
     def __init__(
-        self, config: DraftModelProposer, host: Host, target: Target, vocabulary: DraftVocabulary | TextVocabulary
+        self,
+        config: DraftModelProposer,
+        model: Any,
+        target: Target,
+        vocabulary: DraftVocabulary | TextVocabulary,
+        reads_q: bool,
     ) -> None:
-        self._config = config
-        self._reads_q = host.reads_q
-        self._target = target
-        self._vocabulary = vocabulary
+        self._config, self._model, self._target = config, model, target
+        self._vocabulary, self._reads_q = vocabulary, reads_q
 
     def start(self, request: Request) -> Drafter:
         return _ModelDrafter(request, self)
@@ -165,7 +173,7 @@ class _DraftModelEngine(Engine):
             whole = self._vocabulary.context(request.text())
             if self._num_free(whole) < 1 or not self._knows(whole):
                 return  # nothing will be drafted
-            drafter.row = self._target.open(len(whole) + budget.num_tokens)
+            drafter.row = self._open(request, len(whole) + budget.num_tokens)
         self._synchronise(drafter, drafter.row, self._vocabulary.context(request.text(num_tokens + 1)))
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft | None:
@@ -180,7 +188,7 @@ class _DraftModelEngine(Engine):
         if num_tokens < 1 or len(context) < 2 or not self._knows(context[min(drafter.num_agreed, len(context)) :]):
             return None
         if drafter.row is None:
-            drafter.row = self._target.open(len(context) + budget.num_tokens)
+            drafter.row = self._open(request, len(context) + budget.num_tokens)
         pending = self._synchronise(drafter, drafter.row, context)
         if isinstance(self._vocabulary, TextVocabulary):
             return TextDraft(request, pending, num_tokens, self._vocabulary, context, config.confidence)
@@ -190,6 +198,12 @@ class _DraftModelEngine(Engine):
         num_nodes = min(config.num_nodes, budget.num_nodes)
         options = BeamOptions(config.width, num_nodes, config.confidence, config.siblings)
         return BeamDraft(request, pending, num_tokens, distribution, options)
+
+    def _open(self, request: Request, capacity: int) -> CacheRow:
+        row = self._target.open(capacity)
+        if request.inputs is not None and (inputs := request.inputs.for_draft_model(self._model)):
+            self._target.set_inputs(row, inputs)
+        return row
 
     def _num_free(self, context: Sequence[int]) -> int:
         """Return the number of positions left after a text."""
@@ -254,45 +268,18 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
     return unwrapped(config.model), config.tokenizer if config.tokenizer is not None else host.tokenizer
 
 
-def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> DraftVocabulary | TextVocabulary:
-    """Raises ModelError where the option ``vocabulary`` doesn't fit drafter and target."""
-    is_shared = tokenizer is not None and tokenizer is host.tokenizer
-    if not is_shared:
-        _check_own(tokenizer, size)
-    has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
-    if config.vocabulary == "same" or has_same_ids:
-        _check_same(host, size, tokenizer)
-        return SameVocabulary(host.vocab_size, size)
-    if host.tokenizer is None or tokenizer is None or is_shared:
-        raise ModelError(
-            f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "
-            "proposer=DraftModelProposer(model=…, tokenizer=…))"
-        )
-    if config.vocabulary == "text":
-        return TextVocabulary(host.tokenizer, tokenizer)
-    return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
+def _decoder(model: Any, host: Host) -> Any:
+    """Return a draft model as passes run it; that of an encoder-decoder reads what the target's encoder has computed.
 
-
-def _check_own(tokenizer: Any, size: int) -> None:
-    """Refuse a tokenizer of another model than the drafter."""
-    if tokenizer is not None and len(tokenizer) > size:
-        raise ModelError(
-            f"the draft model's tokenizer has {plural(len(tokenizer), 'id')}, but the model's vocabulary is {size}: "
-            "give the draft model's own tokenizer"
-        )
-
-
-def _check_same(host: Host, size: int, tokenizer: Any) -> None:
-    """Raise ModelError if the draft model's ids differ from the target's."""
-    are_both_known = tokenizer is not None and host.tokenizer is not None
-    if are_both_known and tokenizer is not host.tokenizer and tokenizer.get_vocab() != host.tokenizer.get_vocab():
-        raise ModelError(
-            "the draft model's tokenizer differs from the target's: vocabulary='shared' drafts their common tokens, "
-            "vocabulary='text' encodes drafts again"
-        )
-    is_padded = are_both_known and len(tokenizer) <= min(size, host.vocab_size)
-    if size != host.vocab_size and not is_padded:
-        raise ModelError(
-            f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
-            "vocabulary='shared' (their common tokens) or 'text' (drafts are decoded and encoded again)"
-        )
+    Raises:
+        ModelError: if it can't.
+    """
+    decoder = decoder_of(model)
+    size, of_target = (getattr(each, "state_size", None) for each in (decoder, host.model))
+    if size in (None, of_target):
+        return decoder
+    has = "has no encoder" if of_target is None else f"encodes to {of_target}"
+    raise ModelError(
+        f"the draft model's decoder reads an encoder's states of {plural(size, 'number')}, and the target {has}: give "
+        "a draft model that shares the target's encoder, or one of text alone"
+    )

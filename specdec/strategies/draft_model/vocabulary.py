@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, plural
+from specdec.strategies.host import Host
 
 _REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
 _LOOK_BEHIND = 16  # committed tokens that are encoded with a draft, since tokens depend on the text before them
@@ -132,3 +133,56 @@ def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
     """Return the exact text of ids."""
     text: str = tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
+
+
+def vocabulary_of(kind: str, host: Host, size: int, tokenizer: Any, is_own: bool) -> DraftVocabulary | TextVocabulary:
+    """Return the mapping between a draft model's tokens and the target's.
+
+    Args:
+        kind: the strategy's option ``vocabulary``.
+        size: of the draft model's vocabulary.
+        tokenizer: the draft model's; ``is_own`` if it was given with it.
+
+    Raises:
+        ModelError: where the option doesn't fit both models.
+    """
+    is_shared = tokenizer is not None and tokenizer is host.tokenizer
+    if not is_shared:
+        _check_own(tokenizer, size)
+    has_same_ids = is_shared and (is_own or size == host.vocab_size)
+    if kind == "same" or has_same_ids:
+        _check_same(host, size, tokenizer)
+        return SameVocabulary(host.vocab_size, size)
+    if host.tokenizer is None or tokenizer is None or is_shared:
+        raise ModelError(
+            f"vocabulary={kind!r} needs both tokenizers: Generator(model, tokenizer, "
+            "proposer=DraftModelProposer(model=…, tokenizer=…))"
+        )
+    if kind == "text":
+        return TextVocabulary(host.tokenizer, tokenizer)
+    return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
+
+
+def _check_own(tokenizer: Any, size: int) -> None:
+    """Refuse a tokenizer of another model than the drafter."""
+    if tokenizer is not None and len(tokenizer) > size:
+        raise ModelError(
+            f"the draft model's tokenizer has {plural(len(tokenizer), 'id')}, but the model's vocabulary is {size}: "
+            "give the draft model's own tokenizer"
+        )
+
+
+def _check_same(host: Host, size: int, tokenizer: Any) -> None:
+    """Raise ModelError if the draft model's ids differ from the target's."""
+    are_both_known = tokenizer is not None and host.tokenizer is not None
+    if are_both_known and tokenizer is not host.tokenizer and tokenizer.get_vocab() != host.tokenizer.get_vocab():
+        raise ModelError(
+            "the draft model's tokenizer differs from the target's: vocabulary='shared' drafts their common tokens, "
+            "vocabulary='text' encodes drafts again"
+        )
+    is_padded = are_both_known and len(tokenizer) <= min(size, host.vocab_size)
+    if size != host.vocab_size and not is_padded:
+        raise ModelError(
+            f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
+            "vocabulary='shared' (their common tokens) or 'text' (drafts are decoded and encoded again)"
+        )
