@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from specdec.errors import ModelError
+from specdec.models.notes import notes_of
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]  # of a layer, (1, heads, states, size)
-_WHERE = "_specdec_decoder_view"
 
 
 @dataclass(eq=False)
@@ -42,9 +42,10 @@ def decoder_of(given: Any) -> Any:
         )
     from specdec.models.decoder_view import DecoderView
 
-    view = vars(model).get(_WHERE)
+    notes = notes_of(model)
+    view = notes.decoder_view
     if view is None or not view.is_of(model):
-        vars(model)[_WHERE] = view = DecoderView(model)
+        notes.decoder_view = view = DecoderView(model)
     return view
 
 

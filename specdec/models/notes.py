@@ -29,6 +29,7 @@ class Notes:
         self.lock = lock or threading.RLock()
         self.while_unchanging: dict[Hashable, Any] | None = None  # digests, while the model is unchanging
         self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one refers to it
+        self.decoder_view: Any = None  # of an encoder-decoder model
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
     def facts_in(self, state: Hashable) -> dict[Hashable, Any]:

@@ -1,5 +1,6 @@
 """Decoders of encoder-decoder models: trees in ragged batches equal the model's own forward along each path."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from specdec import DraftTree, ModelError
+import specdec
+from specdec import DraftTree, Generator, ModelError
+from specdec.apps.in_transformers import release
 from specdec.backends.hf import HFBackend
 from specdec.backends.output import OutputRow
 from specdec.inputs.encoded import EncodedPrompt
@@ -20,6 +23,7 @@ from tests.support import encoder_decoders
 from tests.support.encoder_decoders import MODELS, VOCAB, encoder_inputs, make
 from tests.support.examined import examined
 from tests.support.generators import path_to, random_tree
+from tests.support.whisper import whisper
 
 TOLERANCE, SEEN = 1e-5, 1e-3
 PAD = 1
@@ -205,6 +209,22 @@ def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
     model = BartModel(BartConfig(vocab_size=32, d_model=16, encoder_layers=1, decoder_layers=1))
     with pytest.raises(ModelError, match="AutoModelForSeq2SeqLM"):
         decoder_of(model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_copy_of_a_model_that_was_decoded_is_decoded_by_itself() -> None:
+    model, processor = whisper()
+    sound = np.sin(np.arange(32_000) / 9).astype(np.float32)
+    inputs = processor.feature_extractor(sound, sampling_rate=16_000, return_tensors="pt")
+    settings: dict[str, Any] = {**inputs, "max_new_tokens": 8, "do_sample": False}
+    decode = specdec.custom_generate(proposer="prompt_lookup")
+    with Generator(model, processor, proposer="prompt_lookup") as generator:
+        generator.generate(**inputs, max_new_tokens=8)
+        copied = copy.deepcopy(model)
+    with Generator(copied, processor, proposer="prompt_lookup") as generator:
+        assert generator.numerics.mode == "exact"
+    assert copied.generate(**settings, custom_generate=decode).tolist() == model.generate(**settings).tolist()
+    release(copied)
 
 
 def test_a_decoder_only_model_is_left_as_it_is() -> None:
