@@ -27,7 +27,7 @@ class EncodedPrompt(PromptInputs):
     encoder: EncoderOutput
     view: Any = None
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:  # type: ignore[override]  # read only
         return 0 if self.view is None else int(self.view.bytes_of(self.encoder))
 
