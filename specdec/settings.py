@@ -79,7 +79,7 @@ _ELSEWHERE = {
 }
 _NONE = {"eos_token_id": ()}  # what a keyword that is None means, where leaving it out means something else
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
-_LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
+LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
 # Names that take one value or several.
 _SEVERAL = {
     **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), "a token id, a list of them, or None for none"),
@@ -194,9 +194,9 @@ class Settings(BaseModel):
                     raise ValueError(
                         f"{name} needs sampling, but temperature is 0: set temperature, or leave {name} out"
                     )
-        elif self.temperature < _LEAST_TEMPERATURE:
+        elif self.temperature < LEAST_TEMPERATURE:
             raise ValueError(
-                f"temperature={self.temperature} is below {_LEAST_TEMPERATURE}, where scores overflow: "
+                f"temperature={self.temperature} is below {LEAST_TEMPERATURE}, where scores overflow: "
                 "0 takes the most likely token"
             )
         if "" in self.stop:

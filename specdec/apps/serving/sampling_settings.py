@@ -3,8 +3,7 @@
 from typing import Any
 
 from specdec.apps.serving.schemas import Sampling
-
-LEAST_TEMPERATURE = 1e-6  # below it, only the most likely token is left
+from specdec.settings import LEAST_TEMPERATURE
 
 
 def settings_of(body: Sampling) -> dict[str, Any]:
@@ -18,6 +17,7 @@ def settings_of(body: Sampling) -> dict[str, Any]:
         "presence_penalty": body.presence_penalty or 0.0,
         "repetition_penalty": body.repetition_penalty or 1.0,
     }
+    # What Generator refuses as too low: only the most likely token is left.
     if temperature < LEAST_TEMPERATURE or body.top_p == 0:
         return settings | {"temperature": 0.0}
     if body.top_k is not None and body.top_k > 0:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from specdec.apps.serving.errors import ApiError, invalid
-from specdec.apps.serving.sampling_settings import LEAST_TEMPERATURE
 from specdec.apps.serving.transcriptions.form import TranscriptionForm
 from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
 from specdec.inputs.messages import sampling_rate_of
 from specdec.inputs.wav import samples_of
+from specdec.settings import LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True)
