@@ -131,6 +131,7 @@ def test_agreement_is_a_kind_of_its_own() -> None:
         growth.learn([1 if index % 10 else 3])
     assert both[one, other].value == pytest.approx(0.9, abs=0.05)
     assert one.value == 0.5  # never named alone
+    assert other.contested.value < 0.1
     assert Growth(sources, request(), ROOMY, both).next_probability == both[one, other].value
     tree = Growth(sources, request(), ROOMY, both)
     tree.take()
