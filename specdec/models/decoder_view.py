@@ -210,7 +210,7 @@ def _with_arguments(decoder: torch.nn.Module, more: dict[str, Any]) -> Iterator[
 
 @contextmanager
 def _with_columns(head: torch.nn.Module, columns: int | torch.Tensor) -> Iterator[None]:
-    """Temporarily have a head compute the logits of some columns alone: those of an index, or so many last ones."""
+    """Temporarily compute the head's logits for some columns alone: an index of them, or the number of last ones."""
     if isinstance(columns, int) and columns == 0:
         yield
         return

@@ -55,7 +55,7 @@ def whole_of(model: Any) -> Any | None:
 
 
 def has_one_vocabulary(model: Any) -> bool:
-    """Return True for an encoder-decoder model whose encoder reads ids, as many as its decoder writes."""
+    """Return True for an encoder-decoder model whose encoder and decoder have vocabularies of one size."""
     if not model.config.is_encoder_decoder or model.main_input_name != "input_ids":
         return False
     sides = model.get_encoder(), model.get_decoder()

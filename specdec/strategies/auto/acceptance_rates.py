@@ -60,7 +60,7 @@ class Agreements(dict[tuple[AcceptanceRate, AcceptanceRate], AcceptanceRate]):
     def merged(
         self, first: Mapping[int, AcceptanceRate], second: Mapping[int, AcceptanceRate]
     ) -> dict[int, AcceptanceRate]:
-        """Return the candidates of two sources that both have some, each with its rate beside the other source."""
+        """Return the candidates of two sources at one node, each with its rate beside the other source."""
         merged = {
             token: self[rate, second[token]] if token in second else rate.contested for token, rate in first.items()
         }

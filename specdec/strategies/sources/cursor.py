@@ -31,7 +31,7 @@ class ReferencePlace(NamedTuple):
     Attributes:
         position: of the next token.
         run: tokens in a row that have confirmed it, up to ``LONGEST``.
-        kind: how it was found, and a number that tells how sure that was.
+        kind: how it was found, and how far from where the text left the reference.
     """
 
     position: int
