@@ -17,6 +17,8 @@ from specdec.apps.serving.options import ServerOptions
 from specdec.apps.serving.process import prepared
 from specdec.apps.serving.transcriptions.transcriber import Stop
 from specdec.models import load_pretrained
+from specdec.models.attention_switch import switched
+from specdec.models.notes import lock_of
 from tests.apps.serving.serving import Served, serving
 from tests.support.media_models import hum, wav
 from tests.support.whisper import own_transcript, whisper
@@ -151,6 +153,26 @@ def test_forms_that_arent(listening: Served, content: bytes, kind: str, reason: 
     reply = httpx.post(url, content=content, headers={"content-type": kind}, timeout=60)
     assert reply.status_code == 400
     assert reason in reply.json()["error"]["message"]
+
+
+def test_a_recording_is_encoded_between_the_passes_of_others(listening: Served) -> None:
+    model, is_over = listening.generator.model, threading.Event()
+
+    def run_passes() -> None:
+        while not is_over.is_set():
+            with lock_of(model), switched(model.config.get_text_config(), "specdec_exact"):
+                time.sleep(1e-3)
+            time.sleep(1e-4)
+
+    others = threading.Thread(target=run_passes)
+    others.start()
+    try:
+        replies = [post(listening, wav(hum(2, SHORT))) for _ in range(3)]
+    finally:
+        is_over.set()
+        others.join(60)
+    assert [reply.text for reply in replies] == [replies[0].text] * 3
+    assert replies[0].status_code == 200, replies[0].text
 
 
 def test_a_folder_is_served_and_text_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from specdec.apps.serving.transcriptions.form import TranscriptionForm
 from specdec.errors import SpecdecError, in_one_line, is_out_of_memory
 from specdec.inputs.messages import sampling_rate_of
 from specdec.inputs.wav import samples_of
+from specdec.models.notes import lock_of
 from specdec.settings import LEAST_TEMPERATURE
 
 
@@ -84,7 +85,7 @@ class Transcriber:
     """
 
     def __init__(self, model: Any, processor: Any, custom_generate: Callable[..., Any]) -> None:
-        self._model, self._processor, self._decode = model, processor, custom_generate
+        self._model, self._processor, self._custom_generate = model, processor, custom_generate
         self._rate = sampling_rate_of(processor)
         self.thread = ThreadPoolExecutor(1, "specdec-transcription")
 
@@ -101,7 +102,8 @@ class Transcriber:
         if stop.is_due:
             raise ApiError(503, "The server is too busy: the recording waited too long.", code="timeout")
         try:
-            with torch.no_grad():
+            # Passes of the engine's thread switch the attention that the encoder would run with.
+            with lock_of(self._model), torch.no_grad():
                 return self._transcript(samples, form, stop)
         except ApiError:
             raise
@@ -147,6 +149,15 @@ class Transcriber:
             raise ApiError(503, "The transcription took longer than this server's timeout.", code="timeout")
         segments = [self._segment(each) for each in found["segments"][0]] if wants_segments else []
         return Transcript(self._text(found["sequences"][0]), _name_of(language), len(samples) / self._rate, segments)
+
+    def _decode(self, *args: Any, **given: Any) -> Any:
+        """Decode a segment; its passes lock the model one by one, so the lock is released meanwhile."""
+        lock = lock_of(self._model)
+        lock.__exit__(None, None, None)
+        try:
+            return self._custom_generate(*args, **given)
+        finally:
+            lock.__enter__()
 
     def _language(self, features: torch.Tensor, given: str | None) -> str | None:
         """Return the language to transcribe, as the model names it; None for a model of one language."""
