@@ -1,7 +1,7 @@
 """The sizes and variants of heads over pairs of features and tokens."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,9 @@ class PairHeadConfig(BaseModel, ABC):
         hidden_size: width H of the draft layer, which is the width of its token embeddings.
         vocab_size: size V of the target's vocabulary.
         draft_vocab_size: size Vd of the draft vocabulary; V for a full one.
+        qkv_bias: queries, keys and values have a bias.
+        o_bias: attention's output matrix has a bias.
+        qk_norm: queries and keys have an RMS norm, each head of its own numbers (Qwen3).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -27,6 +30,9 @@ class PairHeadConfig(BaseModel, ABC):
     rms_norm_eps: float = Field(default=1e-6, gt=0)
     rope_parameters: dict[str, Any] = Field(default={"rope_type": "default", "rope_theta": 10000.0})
     max_position_embeddings: int = Field(default=2048, ge=1)
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
 
     @property
     @abstractmethod
@@ -43,11 +49,9 @@ class EagleConfig(PairHeadConfig):
 
     Attributes:
         bias: ``fc`` has a bias.
-        qkv_bias: queries, keys and values have a bias.
     """
 
     bias: bool = True
-    qkv_bias: bool = False
 
     @property
     def states_size(self) -> int:
@@ -102,3 +106,52 @@ class PEagleConfig(Eagle3Config):
         if self.mask_token_id >= self.vocab_size:
             raise ValueError(f"mask_token_id {self.mask_token_id} is beyond the vocabulary of {self.vocab_size}")
         return self
+
+
+class BlockConfig(PairHeadConfig):
+    """Configuration of a ``BlockHead``.
+
+    Attributes:
+        target_hidden_size: width of the target's hidden states.
+        layer_ids: the target layers whose states are read, numbered as transformers' ``hidden_states``.
+        num_layers: number of the head's layers.
+        block_size: slots of a block, with the anchor's.
+        mask_token_id: the token whose embedding the slots after the anchor's have.
+        predicts_next: each slot predicts the token after its own. False if it predicts the token at its own position,
+            which the anchor's slot doesn't.
+        is_causal: by layer; a slot attends to no later slot of its block.
+        windows: by layer, the number of positions that a slot attends to, its own included; None for all.
+        has_anchors_window: the window of all slots is that of the one before the anchor.
+        markov: how the token before changes a slot's logits (DSpark); None if it doesn't (DFlash).
+        markov_rank: width of the tokens' vectors for that.
+        embedding_scale: on the embeddings.
+        logits_scale: on the logits, before they are capped.
+        softcap: bound of the logits; None for none.
+    """
+
+    target_hidden_size: int = Field(ge=1)
+    layer_ids: tuple[int, ...] = Field(min_length=1)
+    num_layers: int = Field(ge=1)
+    block_size: int = Field(ge=2)
+    mask_token_id: int = Field(ge=0)
+    predicts_next: bool
+    is_causal: tuple[bool, ...]
+    windows: tuple[int | None, ...]
+    has_anchors_window: bool = False
+    markov: Literal["vanilla", "gated", "rnn"] | None = None
+    markov_rank: int = Field(default=0, ge=0)
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    softcap: float | None = Field(default=None, gt=0)
+
+    @property
+    def states_size(self) -> int:
+        return len(self.layer_ids) * self.target_hidden_size
+
+    @property
+    def num_drafted(self) -> int:
+        """The number of tokens that a block drafts."""
+        return self.block_size - (not self.predicts_next)
+
+    def target_layers(self, num_layers: int) -> tuple[int, ...]:
+        return self.layer_ids

@@ -7,7 +7,7 @@ runner drafts all levels in one call.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -113,9 +113,29 @@ def begin(
     The children of a node are the most probable tokens. At most ``size.num_levels - 1`` levels may be fed.
     """
     if not isinstance(runner, WholeDrafts):
-        return TreeGrowth(runner, caches, states, tokens, size.width, noise, first_returned(size.num_children))
+        return tree_growth(runner, caches, states, tokens, size.width, noise, first_returned(size.num_children))
     joined = Noise.joined(map(noise, range(size.num_levels)))
     return WholeDraft(runner.draft(new_pairs(caches, states, tokens), caches, size, joined), size)
+
+
+class GrowingRunner(HeadRunner):
+    """A runner whose trees don't grow by a pass for each level."""
+
+    growth: ClassVar["type[TreeGrowth]"]
+
+
+def tree_growth(
+    runner: HeadRunner,
+    caches: Sequence[PairCache],
+    states: Sequence[torch.Tensor],
+    tokens: Sequence[Sequence[int]],
+    width: int,
+    noise: NoiseAt,
+    choose: Choose,
+) -> "TreeGrowth":
+    """Begin trees that grow as the runner's do; the arguments are ``TreeGrowth``'s."""
+    kind = runner.growth if isinstance(runner, GrowingRunner) else TreeGrowth
+    return kind(runner, caches, states, tokens, width, noise, choose)
 
 
 class DraftGrowth(ABC):
@@ -205,14 +225,21 @@ class TreeGrowth(DraftGrowth):
     ) -> None:
         self._runner, self.width, self._noise = runner, width, noise
         self._choose = choose or first_returned(runner.num_tokens)
-        found, self._cache, self.lengths = first_pass(runner, caches, states, tokens, noise(0))
         self._rows = np.arange(len(caches))[:, None]
+        found = self._begin(caches, states, tokens)
         drafted, log_probs = (each[:, 0] for each in self._choose(found, np.full_like(self._rows, -1)))
         super().__init__(DraftedTrees(drafted, np.full_like(drafted, -1), log_probs))
         self._num_earlier = 0  # candidates of the levels before the last
         self._fed = (-log_probs).argsort(1, kind="stable")[:, :width]  # of the last level, fed next
         self._features = found.features.expand(-1, width, -1)
+
+    def _begin(
+        self, caches: Sequence[PairCache], states: Sequence[torch.Tensor], tokens: Sequence[Sequence[int]]
+    ) -> Continuations:
+        """Append the given pairs to the caches; return what follows the last of each request, (requests, 1, k)."""
+        found, self._cache, self.lengths = first_pass(self._runner, caches, states, tokens, self._noise(0))
         self._visible = self._visible_at_first()
+        return found
 
     def _visible_at_first(self) -> np.ndarray | None:
         """Return the mask of the nodes to be fed, by slot; None for paths, whose nodes attend to all before them."""
@@ -222,32 +249,38 @@ class TreeGrowth(DraftGrowth):
         return np.repeat(visible[:, None], self.width, 1)
 
     def feed(self) -> None:
-        width, last, num_levels = self.width, self._levels[-1], len(self._levels)
+        last, requests = self._levels[-1], len(self._rows)
+        fed = self._num_earlier + self._fed
+        found = self._continue(last.tokens[self._rows, self._fed], self._features)
+        tokens, log_probs = self._choose(found, fed)
+        num_children = tokens.shape[-1]
+        children = (log_probs + last.log_probs[self._rows, self._fed][..., None]).reshape(requests, -1)
+        level = DraftedTrees(tokens.reshape(requests, -1), fed.repeat(num_children, 1), children)
+        self._num_earlier += last.tokens.shape[1]
+        self._levels.append(level)
+        self._fed = (-children).argsort(1, kind="stable")[:, : self.width]
+        self._features = found.features
+        if self.width > 1:
+            self._select(self._fed // num_children)
+
+    def _continue(self, tokens: np.ndarray, features: torch.Tensor) -> Continuations:
+        """Return what follows the fed nodes, of tokens (requests, width) and features (requests, width, hidden)."""
+        width, num_levels = self.width, len(self._levels)
         starts = self.lengths + (num_levels - 1) * width
         self._make_room(int(starts.max()) + width)
         positions = (self.lengths + num_levels - 1)[:, None].repeat(width, 1)
         if self._visible is not None:
             own = np.arange(width)
             self._visible[self._rows, own, starts[:, None] + own] = True
-        fed = self._num_earlier + self._fed
-        pairs = Pairs(last.tokens[self._rows, self._fed], positions, starts, self._features, visible=self._visible)
-        found = self._runner.run(pairs, self._cache, self._noise(num_levels))
-        tokens, log_probs = self._choose(found, fed)
-        num_children = tokens.shape[-1]
-        children = (log_probs + last.log_probs[self._rows, self._fed][..., None]).reshape(len(starts), -1)
-        level = DraftedTrees(tokens.reshape(len(starts), -1), fed.repeat(num_children, 1), children)
-        self._num_earlier += last.tokens.shape[1]
-        self._levels.append(level)
-        self._fed = (-children).argsort(1, kind="stable")[:, :width]
-        self._continue_from(self._fed // num_children, found.features)
+        pairs = Pairs(tokens, positions, starts, features, visible=self._visible)
+        return self._runner.run(pairs, self._cache, self._noise(num_levels))
 
-    def _continue_from(self, parents: np.ndarray, features: torch.Tensor) -> None:
-        """Set the features and visible slots of the nodes to be fed; ``parents`` are indices of the last level's."""
-        self._features = features
+    def _select(self, parents: np.ndarray) -> None:
+        """Keep the features of the nodes to be fed, whose parents, (requests, width), are of the nodes last fed."""
+        indices = torch.from_numpy(parents).to(self._features.device)[..., None]
+        self._features = self._features.gather(1, indices.expand(-1, -1, self._features.shape[-1]))
         if self._visible is not None:
             self._visible = self._visible[self._rows, parents]
-            indices = torch.from_numpy(parents).to(features.device)[..., None]
-            self._features = features.gather(1, indices.expand(-1, -1, features.shape[-1]))
 
     def _make_room(self, num_slots: int) -> None:
         """Reserve more slots if there are fewer; what was fed so far stays in its slots."""

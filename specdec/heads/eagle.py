@@ -57,7 +57,7 @@ class EagleHead(PairHead):
         super().__init__(config, embeddings)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, config.bias, **where)
-        self.midlayer = PairLayer(config, config.hidden_size, config.qkv_bias, **where)
+        self.midlayer = PairLayer(config, config.hidden_size, **where)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False, **where)
 
     @property
@@ -130,5 +130,4 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Ea
         **layer_settings(settings, tensors),
         draft_vocab_size=settings["vocab_size"],
         bias="fc.bias" in tensors,
-        qkv_bias="midlayer.self_attn.q_proj.bias" in tensors,
     )

@@ -25,7 +25,7 @@ from specdec.heads.files import (
     write_folder,
 )
 from specdec.heads.p_eagle import PEagleHead
-from specdec.heads.settings import check_layers, check_settings, understood
+from specdec.heads.settings import block_strategy, check_layers, check_settings, understood
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"  # in the configurations of folders that are written
 REMEDIES = {
@@ -33,7 +33,7 @@ REMEDIES = {
     "peagle": "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model",
 }
 _STRATEGIES = {"eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "peagle": "p_eagle"}  # by kind
-_OTHER_KINDS = {"dflash": "a DFlash", "dflash2": "a DFlash", "dspark": "a DSpark", "mtp": "an MTP"}
+_OTHER_KINDS = {"mtp": "an MTP"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _VARIANTS = "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"
@@ -112,6 +112,9 @@ def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> s
 
 
 def _check_kind(folder: Path, settings: dict[str, Any], tensors: Mapping[str, torch.Tensor], needed: str) -> None:
+    if strategy := block_strategy(settings):
+        found = f"a block drafter, which {strategy}:head=FOLDER reads"
+        raise ModelError(f"{folder} holds {found}: {REMEDIES[needed]}")
     kind = _kind_of(settings, tensors)
     if kind != needed:
         found = f"{_OTHER_KINDS.get(kind, f'a {kind}')} head, which specdec doesn't read"

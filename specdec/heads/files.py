@@ -64,17 +64,17 @@ def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], settings: Ma
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def check_folder(folder: Path, remedy: str, has_norms: bool = True) -> None:
+def check_folder(folder: Path, remedy: str, has_norms: bool = True, read: Collection[str] = ()) -> None:
     """Refuse a folder without a readable ``config.json`` or any tensors, as reading the head would, but at once.
 
-    ``has_norms`` is as for ``check_settings``.
+    ``has_norms`` and ``read`` are as for ``check_settings``.
 
     Raises:
         ModelError: with the remedy.
     """
     settings = read_config(folder, remedy)
     with understood(folder, remedy):
-        check_settings(folder, settings, remedy, has_norms)
+        check_settings(folder, settings, remedy, has_norms, read)
     files_of_tensors(folder, FILES, remedy)
 
 
@@ -149,6 +149,9 @@ def layer_settings(settings: Mapping[str, Any], tensors: Mapping[str, torch.Tens
         "rms_norm_eps": settings.get("rms_norm_eps", 1e-6),
         "rope_parameters": {"rope_theta": settings.get("rope_theta", 10000.0), **rope},
         "max_position_embeddings": settings.get("max_position_embeddings", 2048),
+        "qkv_bias": "midlayer.self_attn.q_proj.bias" in tensors,
+        "o_bias": "midlayer.self_attn.o_proj.bias" in tensors,
+        "qk_norm": "midlayer.self_attn.q_norm.weight" in tensors,
     }
 
 

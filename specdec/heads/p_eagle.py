@@ -18,27 +18,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.config import PEagleConfig
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.pair_head import LayerInputs, PairLayer, RMSNorm
+from specdec.heads.pair_head import DecoderLayer, LayerInputs
 from specdec.heads.torch_runner import attention, most_probable, write_slots
 
 # Returns attention, (batch, heads, n, head_dim), in a layer by its number.
 Attend = Callable[[int, LayerInputs], torch.Tensor]
-
-
-class FurtherLayer(PairLayer):
-    """A decoder layer of Llama's, after the first."""
-
-    def __init__(self, config: PEagleConfig, **where: Any) -> None:
-        super().__init__(config, config.hidden_size, **where)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
-
-    def enter(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
-        """Return attention's inputs from the layer's, (batch, n, hidden)."""
-        return self.inputs(self.input_layernorm(x), x, cos, sin, self.products)
-
-    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output, (batch, n, hidden)."""
-        return self.output(residual, attended, self.products)
 
 
 class PEagleHead(Eagle3Head):
@@ -55,7 +39,7 @@ class PEagleHead(Eagle3Head):
         super().__init__(config, *others, **named)
         where: dict[str, Any] = {"device": self.fc.weight.device, "dtype": self.fc.weight.dtype}
         self.layers = nn.ModuleDict(
-            {str(number): FurtherLayer(config, **where) for number in range(1, config.num_layers)}
+            {str(number): DecoderLayer(config, **where) for number in range(1, config.num_layers)}
         )
         self.mask_hidden = nn.Parameter(torch.zeros(1, 1, config.states_size, **where))
 
@@ -74,7 +58,7 @@ class PEagleHead(Eagle3Head):
         out = self.leave(inputs.residual, attend(0, inputs))
         cos, sin = self.rotary.at(positions, out.dtype)
         for number, layer in enumerate(self.layers.values(), 1):
-            assert isinstance(layer, FurtherLayer), "all layers but the first are alike"
+            assert isinstance(layer, DecoderLayer), "all layers but the first are alike"
             inputs = layer.enter(out, cos, sin)
             out = layer.leave(inputs.residual, attend(number, inputs))
         return out

@@ -76,14 +76,17 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """The projections of attention, whose queries, keys and values are of rows as wide as ``width``."""
 
-    def __init__(self, config: PairHeadConfig, width: int, has_bias: bool, **where: Any) -> None:
+    def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
         super().__init__()
         queries = config.num_attention_heads * config.head_dim
         pairs = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(width, queries, has_bias, **where)
-        self.k_proj = nn.Linear(width, pairs, has_bias, **where)
-        self.v_proj = nn.Linear(width, pairs, has_bias, **where)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False, **where)
+        self.q_proj = nn.Linear(width, queries, config.qkv_bias, **where)
+        self.k_proj = nn.Linear(width, pairs, config.qkv_bias, **where)
+        self.v_proj = nn.Linear(width, pairs, config.qkv_bias, **where)
+        self.o_proj = nn.Linear(queries, config.hidden_size, config.o_bias, **where)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, **where)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, **where)
 
 
 class MLP(nn.Module):
@@ -102,13 +105,12 @@ class PairLayer(nn.Module):
 
     Args:
         width: of the rows that queries, keys and values are computed from.
-        has_bias: queries, keys and values have a bias.
     """
 
-    def __init__(self, config: PairHeadConfig, width: int, has_bias: bool = False, **where: Any) -> None:
+    def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
         super().__init__()
-        self._head_dim = config.head_dim
-        self.self_attn = Attention(config, width, has_bias, **where)
+        self._config = config
+        self.self_attn = Attention(config, width, **where)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
         self.mlp = MLP(config, **where)
 
@@ -119,7 +121,7 @@ class PairLayer(nn.Module):
         parts = attention.q_proj, attention.k_proj, attention.v_proj
         return LayerProducts(
             lambda x: tuple(linear(x, part.weight) for part in parts),
-            attention.o_proj,
+            lambda x: linear(x, attention.o_proj.weight),
             lambda x: (mlp.gate_proj(x), mlp.up_proj(x)),
             mlp.down_proj,
         )
@@ -132,14 +134,45 @@ class PairLayer(nn.Module):
         if attention.q_proj.bias is not None:
             layers = attention.q_proj, attention.k_proj, attention.v_proj
             parts = tuple(part + layer.bias.to(x.dtype) for part, layer in zip(parts, layers, strict=True))
-        query, key, value = (torch.unflatten(part, -1, (-1, self._head_dim)).transpose(1, 2) for part in parts)
+        query, key, value = map(self._by_head, parts)
+        if self._config.qk_norm:
+            query, key = attention.q_norm(query), attention.k_norm(key)
         return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
+
+    def keys_and_values(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> KeyValues:
+        """Return the keys and values alone, of rows ``x`` as for ``inputs``."""
+        attention = self.self_attn
+        key, value = self._by_head(attention.k_proj(x)), self._by_head(attention.v_proj(x))
+        if self._config.qk_norm:
+            key = attention.k_norm(key)
+        return KeyValues(rotated(key, cos, sin), value)
+
+    def _by_head(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.unflatten(x, -1, (-1, self._config.head_dim)).transpose(1, 2)
 
     def output(self, residual: torch.Tensor, attended: torch.Tensor, products: LayerProducts) -> torch.Tensor:
         """Return the layer's output, (batch, n, hidden), from attention's, (batch, heads, n, head_dim)."""
-        a = residual + products.o(attended.transpose(1, 2).flatten(2))
+        a, bias = residual + products.o(attended.transpose(1, 2).flatten(2)), self.self_attn.o_proj.bias
+        if bias is not None:
+            a = a + bias.to(a.dtype)
         gate, up = products.gate_up(self.post_attention_layernorm(a))
         return a + products.down(silu(gate) * up)
+
+
+class DecoderLayer(PairLayer):
+    """A decoder layer of Llama's or Qwen3's, whose input is of the head's width."""
+
+    def __init__(self, config: PairHeadConfig, **where: Any) -> None:
+        super().__init__(config, config.hidden_size, **where)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
+
+    def enter(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
+        """Return attention's inputs from the layer's, (batch, n, hidden)."""
+        return self.inputs(self.input_layernorm(x), x, cos, sin, self.products)
+
+    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output, (batch, n, hidden)."""
+        return self.output(residual, attended, self.products)
 
 
 class PairHead(nn.Module, ABC):

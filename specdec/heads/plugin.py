@@ -11,6 +11,8 @@ from specdec.strategies.base import LocalSource
 @hookimpl
 def specdec_proposers() -> Mapping[str, str]:
     return {
+        "dflash": "specdec.heads.strategies.block:DFlashProposer",
+        "dspark": "specdec.heads.strategies.block:DSparkProposer",
         "eagle": "specdec.heads.strategies.eagle:EagleProposer",
         "eagle3": "specdec.heads.strategies.eagle3:Eagle3Proposer",
         "medusa": "specdec.heads.strategies.medusa:MedusaProposer",

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isclose
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from specdec.errors import ModelError
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-_NESTED = "transformer_layer_config", "eagle_config"
+_NESTED = "transformer_layer_config", "eagle_config", "dflash_config"
 # Values with which a head computes what specdec computes; null is always one of them.
 _COMPUTED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("hidden_act", "hidden_activation"), ("silu", "swish")),
@@ -58,12 +58,17 @@ _KNOWN = re.compile(
     r"fc_norm|norm_output|embed_requires_grad|reuse_target_lm_head|has_lm_head|original_lm_head|medusa_.*|num_heads|"
     r"sliding_window|use_sliding_window|max_window_layers|layer_types|(num_local_)?experts(_per_token)?|"
     r"parallel_draft_heads_num_layers|parallel_drafting|(target_|aux_hidden_state_)?layer_ids|"
-    rf"{_LAYER_IDS}|transformer_layer_config|eagle_config"
+    rf"{_LAYER_IDS}|transformer_layer_config|eagle_config|dflash_config|"
+    r"attention_(sink_bias|value_scale)|block_size|causal|confidence_head_with_markov|enable_confidence_head|"
+    r"input_embedding_scale|markov_(rank|head_type)|max_anchors|num_(anchors|target_layers)|output_multiplier|"
+    r"sample_from_anchor|sliding_window_non_causal|swa_window_size|use_swa"
 )
 _FREE_WINDOW = "llama", "qwen2", "qwen3"  # families whose layers have a window only if another key says so
 
 
-def check_settings(folder: Path, settings: object, remedy: str, has_norms: bool = True) -> None:
+def check_settings(
+    folder: Path, settings: object, remedy: str, has_norms: bool = True, read: Collection[str] = ()
+) -> None:
     """Refuse a configuration with values that make a head compute something else than specdec's heads.
 
     Args:
@@ -71,6 +76,7 @@ def check_settings(folder: Path, settings: object, remedy: str, has_norms: bool 
         settings: of its ``config.json``; what isn't an object is refused by the reader.
         remedy: of the error.
         has_norms: False for the first EAGLE's heads.
+        read: keys that the head's own reader takes at any value.
 
     Raises:
         ModelError: with the first such key and its value.
@@ -80,6 +86,7 @@ def check_settings(folder: Path, settings: object, remedy: str, has_norms: bool 
         wrong = [key for key in values if key in computed and not _is_one_of(values[key], computed[key])]
         if (window := _window(values)) is not None:
             wrong.append(window)
+        wrong = [key for key in wrong if key not in read]
         if wrong:
             refuse(folder, f"{place}{wrong[0]}", values[wrong[0]], remedy)
         for key, rotation in _rotations(values):
@@ -107,6 +114,14 @@ def check_layers(folder: Path, settings: Mapping[str, Any], layers: Sequence[int
                 where = f"name the right ones in {_LAYER_IDS}, at the top of config.json and numbered as transformers'"
                 here = f"the head reads layers {[*layers]} here; {where} hidden_states, or {remedy}"
                 refuse(folder, key, ids, here)
+
+
+def block_strategy(settings: Mapping[str, Any]) -> str | None:
+    """Return the strategy that reads a block drafter of this configuration; None for another kind of head."""
+    names = str(settings.get("speculators_model_type", "")), *map(str, settings.get("architectures") or ())
+    if not any(name.lower().startswith("dflash") or "dspark" in name.lower() for name in names):
+        return None
+    return "dspark" if settings.get("markov_rank") else "dflash"
 
 
 def notes_on_settings(folder: Path) -> tuple[str, ...]:

@@ -223,7 +223,7 @@ def _absolute_ids(folder: Path) -> None:
         (_drop("d2t"), "lacks"),
         (_absolute_ids, "d2t are offsets"),
         (lambda folder: with_settings(folder, num_hidden_layers=2), "has 2 layers"),
-        (lambda folder: with_settings(folder, speculators_model_type="dflash"), "holds a DFlash head"),
+        (lambda folder: with_settings(folder, speculators_model_type="dflash"), "which dflash:head=FOLDER"),
         (
             lambda folder: with_settings(folder, draft_vocab_size=25),
             r"lm_head.weight \(24, 16\) \(needed: \(25, 16\)\)",

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from specdec.errors import ModelError
 from specdec.heads.base import HeadRunners
+from specdec.heads.block_head import BlockHead
 from specdec.heads.eagle3_folder import REMEDIES, read_head
 from specdec.heads.files import TargetWeights, check_folder
 from specdec.heads.graph_runner import runner_by_torch
@@ -38,7 +39,7 @@ class HeadFormat:
         check: called before a model is loaded; raises ModelError for a folder without the files that a head has.
     """
 
-    read: Callable[[Path, TargetWeights, torch.dtype], PairHead]
+    read: Callable[[Path, TargetWeights, torch.dtype], PairHead | BlockHead]
     check: Callable[[Path], object]
 
 
@@ -102,7 +103,8 @@ class Eagle3Proposer(Proposer):
             engine.notes = notes_on_settings(folder) + notes_on_target(host.model)
         return engine
 
-    def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:
+    def _engine(self, host: Host, head: PairHead | BlockHead, layers: Sequence[int]) -> Engine:
+        assert isinstance(head, PairHead), "it was read by this strategy"
         # A tree that is cut to a chain would lose its true q.
         top_k = self.top_k if host.takes_trees or not host.reads_q else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)

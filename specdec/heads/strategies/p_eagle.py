@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from specdec.heads.block_head import BlockHead
 from specdec.heads.eagle3_folder import REMEDIES, read_p_eagle_head
 from specdec.heads.files import check_folder
 from specdec.heads.first_pass import first_pass
@@ -77,7 +78,7 @@ class PEagleProposer(Eagle3Proposer):
 
     dtype: Precision = Field(default="auto", description=f"the head's precision; {AUTO}")
 
-    def _engine(self, host: Host, head: PairHead, layers: Sequence[int]) -> Engine:
+    def _engine(self, host: Host, head: PairHead | BlockHead, layers: Sequence[int]) -> Engine:
         assert isinstance(head, PEagleHead), "it was read by this strategy"
         top_k = self.top_k if host.takes_trees else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from specdec.heads.base import Continuations
-from specdec.heads.drafting import TreeGrowth
+from specdec.heads.drafting import TreeGrowth, tree_growth
 from specdec.heads.strategies.candidates import Candidates, fetched
 from specdec.heads.strategies.drafter import HeadDrafter, PaysByDrafter, own_drafters
 from specdec.heads.strategies.engine import HeadEngine
@@ -186,4 +186,4 @@ class DrawingEngine(HeadEngine):
     def _drawing(self, drafts: Sequence[DrawnDraft | None], width: int) -> Callable[..., TreeGrowth]:
         """Return what begins the growth of trees whose candidates are those of ``DrawnLevels``."""
         choose = DrawnLevels(drafts, self._num_children).choose
-        return partial(TreeGrowth, width=min(width, self._num_children), choose=choose)
+        return partial(tree_growth, width=min(width, self._num_children), choose=choose)

@@ -210,7 +210,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "mask token": (lambda settings, _: settings.update(mask_token_id=VOCAB), "beyond the vocabulary of 96"),
     "no mask state": (lambda _, tensors: tensors.pop("mask_hidden"), "lacks mask_hidden;"),
     "layers": (lambda settings, _: settings["transformer_layer_config"].update(num_hidden_layers=2), "layers.2.mlp"),
-    "kind": (lambda settings, _: settings.update(speculators_model_type="dflash"), "a DFlash head, which specdec does"),
+    "kind": (lambda settings, _: settings.update(speculators_model_type="dflash"), "which dflash:head=FOLDER"),
     "EAGLE-3": (lambda settings, _: settings.pop("speculators_model_type"), "a head that eagle3:head=FOLDER"),
 }
 

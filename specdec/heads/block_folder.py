@@ -1,0 +1,184 @@
+"""Reading block drafters: z-lab's folders (DFlash), DeepSpec's (DSpark) and ``speculators``' (both).
+
+    | key | z-lab | DeepSpec | speculators |
+    |---|---|---|---|
+    | architecture or kind | DFlashDraftModel | Qwen3DSparkModel | dflash, dspark |
+    | a slot predicts | its own position | the next | the next with sample_from_anchor |
+    | target layers | target_layer_ids, outputs of layers | likewise, -1 the embeddings | hidden states' numbers |
+    | a window's slots | causal unless is_causal or causal is false | full | unless sliding_window_non_causal |
+
+z-lab's keys lie in ``dflash_config`` or at the top.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec.errors import ModelError
+from specdec.heads.block_head import BlockHead
+from specdec.heads.config import BlockConfig
+from specdec.heads.files import (
+    FILES,
+    TargetWeights,
+    check_target,
+    head_embeddings,
+    layer_settings,
+    load_tensors,
+    read_config,
+    read_tensors,
+)
+from specdec.heads.settings import check_settings, understood
+
+REMEDY = "give the folder of a block drafter (DFlash or DSpark) that was trained for this model"
+# Keys that are read here, where other heads refuse some of their values.
+KEYS = frozenset(
+    {
+        "attention_sink_bias", "attention_value_scale", "block_size", "causal", "confidence_head_with_markov",
+        "dflash_config", "enable_confidence_head", "final_logit_softcapping", "input_embedding_scale", "is_causal",
+        "layer_types", "markov_head_type", "markov_rank", "output_multiplier", "sample_from_anchor", "sliding_window",
+        "sliding_window_non_causal", "swa_window_size", "target_layer_ids", "use_sliding_window", "use_swa",
+    }
+)  # fmt: skip
+_KINDS = {"DFlashDraftModel": "dflash", "Qwen3DSparkModel": "dspark"}
+_WINDOW = "sliding_attention"
+
+
+def read_block_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> BlockHead:
+    """Read a block drafter from its folder, for a target, on the target's device.
+
+    Raises:
+        ModelError: the folder holds no such drafter, one that computes otherwise, or one of another target.
+    """
+    settings = read_config(folder, REMEDY)
+    tensors = {_name(name): tensor for name, tensor in read_tensors(folder, FILES, REMEDY).items()}
+    with understood(folder, REMEDY):
+        check_settings(folder, settings, REMEDY, read=KEYS)
+        config = _config_of(folder, settings, tensors, target.num_layers)
+        check_target(folder, config.vocab_size, config.target_hidden_size, target, REMEDY)
+        if not all(0 <= layer <= target.num_layers for layer in config.layer_ids):
+            raise ModelError(
+                f"the head in {folder} reads layers {list(config.layer_ids)}, and the target has {target.num_layers}: "
+                f"{REMEDY}"
+            )
+        shape = config.vocab_size, config.hidden_size
+        embeddings = head_embeddings(folder, tensors.pop("embed_tokens.weight", None), shape, target, REMEDY)
+        output = _output_of(folder, tensors.pop("lm_head.weight", None), config, target)
+        head = BlockHead(config, embeddings, output, embeddings.device, dtype)
+    unused = "confidence_head.", "t2d"
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
+    load_tensors(folder, head, tensors, REMEDY, {"d2t"} if config.draft_vocab_size == config.vocab_size else ())
+    if head.target_ids.min() < 0 or head.target_ids.max() >= config.vocab_size:
+        raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {REMEDY}")
+    return head.eval().requires_grad_(False)
+
+
+def _name(name: str) -> str:
+    return name.removeprefix("model.").removeprefix("logit_head.")
+
+
+def _kind_of(folder: Path, settings: Mapping[str, Any]) -> str:
+    """Return "dflash" or "dspark"; raises ModelError for another kind."""
+    named = [str(name) for name in settings.get("architectures") or ()]
+    kind = settings.get("speculators_model_type") or next((_KINDS[name] for name in named if name in _KINDS), None)
+    if kind not in _KINDS.values():
+        found = kind or (named and named[0]) or "no kind"
+        raise ModelError(f"{folder} has {found} where DFlash's and DSpark's folders are read: {REMEDY}")
+    return str(kind)
+
+
+def _config_of(
+    folder: Path, settings: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], num_target_layers: int
+) -> BlockConfig:
+    kind, layer = _kind_of(folder, settings), settings.get("transformer_layer_config", settings)
+    is_speculators = "speculators_model_type" in settings
+    own = {**settings, **(settings.get("dflash_config") or {})}
+    for key in ("attention_sink_bias", "attention_value_scale"):
+        if own.get(key):
+            raise ModelError(f"the head in {folder} has {key} = {own[key]}, which isn't computed here: {REMEDY}")
+    hidden, joined = tensors["fc.weight"].shape
+    target_hidden = settings.get("target_hidden_size") or hidden
+    ids = _layer_ids(own, is_speculators, layer["num_hidden_layers"], num_target_layers)
+    if len(ids) * target_hidden != joined:
+        raise ValueError(f"{len(ids)} layers of {target_hidden} numbers, and fc reads {joined}")
+    rank = int(own.get("markov_rank") or 0)
+    types = _layer_types(own, layer)
+    first = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in tensors.items()}
+    markov: Any = str(own.get("markov_head_type") or "vanilla").lower() if rank else None
+    return BlockConfig(
+        hidden_size=hidden,
+        target_hidden_size=target_hidden,
+        **layer_settings(layer, first),
+        draft_vocab_size=settings.get("draft_vocab_size") or layer["vocab_size"],
+        layer_ids=ids,
+        num_layers=layer["num_hidden_layers"],
+        block_size=own["block_size"],
+        mask_token_id=own["mask_token_id"],
+        predicts_next=_predicts_next(settings, kind),
+        is_causal=_causal(own, types),
+        windows=tuple(_window(own, layer) if each == _WINDOW else None for each in types),
+        has_anchors_window=is_speculators,
+        markov=markov,
+        markov_rank=rank,
+        embedding_scale=own.get("input_embedding_scale") or 1.0,
+        logits_scale=own.get("output_multiplier") or 1.0,
+        softcap=own.get("final_logit_softcapping") or None,
+    )
+
+
+def _layer_ids(
+    own: Mapping[str, Any], is_speculators: bool, num_layers: int, num_target_layers: int
+) -> tuple[int, ...]:
+    """Return the numbers of the target's hidden states; z-lab's default is spread from the second layer's output."""
+    if is_speculators:
+        return tuple(own["aux_hidden_state_layer_ids"])
+    if (ids := own.get("target_layer_ids")) is not None:
+        return tuple(number + 1 for number in ids)
+    count = own.get("num_target_layers") or num_target_layers
+    if num_layers == 1:
+        return (count // 2 + 1,)
+    return tuple(round(1 + number * (count - 4) / (num_layers - 1)) + 1 for number in range(num_layers))
+
+
+def _predicts_next(settings: Mapping[str, Any], kind: str) -> bool:
+    if "speculators_model_type" not in settings:
+        return kind == "dspark"
+    if kind == "dspark":
+        return bool(settings["sample_from_anchor"])
+    return bool(settings.get("sample_from_anchor", False))
+
+
+def _layer_types(own: Mapping[str, Any], layer: Mapping[str, Any]) -> list[str]:
+    """Return each layer's type; ``use_swa`` is of all, unless some of the types are windows."""
+    types = list(layer.get("layer_types") or ["full_attention"] * layer["num_hidden_layers"])
+    if len(types) != layer["num_hidden_layers"] or not {*types} <= {"full_attention", _WINDOW}:
+        raise ValueError(f"layer_types {types}")
+    return [_WINDOW] * len(types) if own.get("use_swa") and _WINDOW not in types else types
+
+
+def _causal(own: Mapping[str, Any], types: list[str]) -> tuple[bool, ...]:
+    """Return by layer whether it is causal inside a block, as vLLM decides it."""
+    if own.get("sliding_window_non_causal"):
+        return (False,) * len(types)
+    for key in ("is_causal", "causal"):
+        if own.get(key) is not None:
+            return (bool(own[key]),) * len(types)
+    declared = own.get("transformer_layer_config", own).get("layer_types") or ()
+    return tuple(each == _WINDOW for each in declared) or (False,) * len(types)
+
+
+def _window(own: Mapping[str, Any], layer: Mapping[str, Any]) -> int:
+    size: int = own.get("swa_window_size") or layer["sliding_window"]
+    return size
+
+
+def _output_of(folder: Path, own: torch.Tensor | None, config: BlockConfig, target: TargetWeights) -> torch.Tensor:
+    """Return the output matrix, the head's own or the target's, on the target's device."""
+    output = target.output() if own is None else own.to(target.embeddings.device)
+    needed = config.draft_vocab_size, config.hidden_size
+    if tuple(output.shape) != needed:
+        raise ModelError(
+            f"the head in {folder} has an output matrix of shape {tuple(output.shape)} (needed: {needed}): {REMEDY}"
+        )
+    return output
