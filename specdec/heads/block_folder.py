@@ -64,8 +64,10 @@ def read_block_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
             )
         shape = config.vocab_size, config.hidden_size
         embeddings = head_embeddings(folder, tensors.pop("embed_tokens.weight", None), shape, target, REMEDY)
-        output = _output_of(folder, tensors.pop("lm_head.weight", None), config, target)
-        head = BlockHead(config, embeddings, output, embeddings.device, dtype)
+        own = tensors.pop("lm_head.weight", None)
+        head = BlockHead(config, embeddings, _output_of(folder, own, config, target), embeddings.device, dtype)
+        if own is None and (config.logits_scale, config.softcap) == (1.0, None):
+            head.logits_map = target.logits_map()
     unused = "confidence_head.", "t2d"
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
     load_tensors(folder, head, tensors, REMEDY, {"d2t"} if config.draft_vocab_size == config.vocab_size else ())

@@ -31,6 +31,7 @@ from specdec.heads.base import KeyValues
 from specdec.heads.config import BlockConfig
 from specdec.heads.pair_head import DecoderLayer, LayerInputs, RMSNorm
 from specdec.heads.rotary import Rotary
+from specdec.models.logits_map import LogitsMap
 
 # Returns attention, (batch, heads, n, head_dim), in a layer by its number.
 Attend = Callable[[int, LayerInputs], torch.Tensor]
@@ -79,6 +80,9 @@ class BlockHead(nn.Module):
         output: (draft vocab, hidden), the output matrix, likewise.
         device: where the parameters are created.
         dtype: of the parameters.
+
+    Attributes:
+        logits_map: the map from products with the output matrix to logits.
     """
 
     embeddings: torch.Tensor
@@ -96,6 +100,7 @@ class BlockHead(nn.Module):
         super().__init__()
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.config, self.rotary = config, Rotary(config)
+        self.logits_map = LogitsMap(config.logits_scale, config.softcap)
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
         self.register_buffer("output", output.detach(), persistent=False)
         self.fc = nn.Linear(config.states_size, config.hidden_size, bias=False, **where)
@@ -134,9 +139,7 @@ class BlockHead(nn.Module):
 
     def logits(self, final: torch.Tensor) -> torch.Tensor:
         """Return the logits over the draft vocabulary, (…, draft vocab), of final states, without the Markov head's."""
-        logits = linear(final, self.output.to(final.dtype)).float() * self.config.logits_scale
-        softcap = self.config.softcap
-        return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        return self.logits_map(linear(final, self.output.to(final.dtype)))
 
     def no_key_values(self) -> KeyValues:
         """Return the keys and values of no positions. See ``DraftHead``."""

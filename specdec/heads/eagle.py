@@ -80,7 +80,7 @@ class EagleHead(PairHead):
         return out
 
     def logits(self, out: torch.Tensor) -> torch.Tensor:
-        return self._products.lm_head(out)
+        return self.logits_map(self._products.lm_head(out))
 
 
 REMEDY = "give the folder of an EAGLE head that was trained for this model"
@@ -108,7 +108,7 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
         embeddings = head_embeddings(folder, own, sizes, target, REMEDY)
         head = EagleHead(config, embeddings, embeddings.device, dtype)
     if "lm_head.weight" not in tensors:
-        tensors["lm_head.weight"] = target.output()
+        tensors["lm_head.weight"], head.logits_map = target.output(), target.logits_map()
     load_tensors(folder, head, tensors, REMEDY)
     return head.eval().requires_grad_(False)
 

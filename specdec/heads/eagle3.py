@@ -104,4 +104,4 @@ class Eagle3Head(PairHead):
         return after
 
     def logits(self, out: torch.Tensor) -> torch.Tensor:
-        return self._products.lm_head(self.norm(out))
+        return self.logits_map(self._products.lm_head(self.norm(out)))

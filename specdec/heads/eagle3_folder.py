@@ -70,7 +70,7 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) ->
     optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
         if "lm_head.weight" not in tensors:
-            tensors["lm_head.weight"] = target.output()
+            tensors["lm_head.weight"], head.logits_map = target.output(), target.logits_map()
         optional.add("d2t")
     load_tensors(folder, head, tensors, remedy, optional)
     _check_vocabulary(folder, head, "t2d" in tensors, remedy)

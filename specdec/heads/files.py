@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError, memory_ran_out
 from specdec.heads.settings import check_settings, understood
+from specdec.models.logits_map import LogitsMap
 
 # Files of tensors, by pattern; those of the first pattern that has any are read.
 FILES = "*.safetensors", "pytorch_model*.bin"
@@ -26,11 +27,13 @@ class TargetWeights:
         embeddings: (vocab, hidden), the input embeddings.
         output: returns the output matrix, (vocab, hidden), for heads without one of their own.
         num_layers: number of the target's layers.
+        logits_map: returns the target's map from products with that matrix to its logits.
     """
 
     embeddings: torch.Tensor
     output: Callable[[], torch.Tensor]
     num_layers: int
+    logits_map: Callable[[], LogitsMap] = LogitsMap
 
 
 def read_config(folder: Path, remedy: str) -> dict[str, Any]:

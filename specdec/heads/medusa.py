@@ -11,7 +11,7 @@ The output matrix is the head's own, or one that all heads share. No head sees t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch.nn.functional import silu
 
 from specdec.heads.base import Noise
 from specdec.heads.torch_runner import most_probable, product_of
+from specdec.models.logits_map import LogitsMap
 
 
 class ResBlock(NamedTuple):
@@ -37,11 +38,13 @@ class MedusaWeights:
         blocks: the residual blocks of each head, the same number for all heads.
         outputs: (draft vocab, hidden), one for each head, or a single one that all heads share.
         target_ids: (draft vocab,) the target's id of each draft id.
+        logits_map: the map from products with the output matrices to logits.
     """
 
     blocks: Sequence[Sequence[ResBlock]]
     outputs: Sequence[torch.Tensor]
     target_ids: torch.Tensor
+    logits_map: LogitsMap = field(default_factory=LogitsMap)
 
     @property
     def num_heads(self) -> int:
@@ -97,5 +100,5 @@ class MedusaRunner:
             logits = self._outputs[0](torch.stack(rows, 1))
         else:
             logits = torch.stack([output(z) for output, z in zip(self._outputs, rows, strict=True)], 1)
-        draft_ids, log_probs = most_probable(logits, self.num_tokens, noise)
+        draft_ids, log_probs = most_probable(self.weights.logits_map(logits), self.num_tokens, noise)
         return Predictions(self._target_ids[draft_ids], log_probs)

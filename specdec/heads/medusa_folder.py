@@ -30,6 +30,7 @@ from specdec.heads.files import (
 )
 from specdec.heads.medusa import MedusaWeights, ResBlock
 from specdec.heads.settings import check_settings, understood
+from specdec.models.logits_map import LogitsMap
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
 # Others that a head's configuration has are of its target, or of attention, which these heads haven't.
@@ -104,7 +105,13 @@ def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -
         ]
         for head in range(parts.num_heads)
     ]
-    return MedusaWeights(blocks, [output.to(device, dtype) for output in outputs], target_ids.to(device))
+    is_shared = not parts.outputs and parts.shared is None
+    return MedusaWeights(
+        blocks,
+        [output.to(device, dtype) for output in outputs],
+        target_ids.to(device),
+        target.logits_map().of_tokens(target_ids) if is_shared else LogitsMap(),
+    )
 
 
 def _parts_of(tensors: Tensors) -> _Parts:

@@ -21,6 +21,7 @@ from torch.nn.functional import embedding, linear
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.torch_runner import most_probable, visible_slots, write_slots
 from specdec.models.fused_attention import without_cudnn
+from specdec.models.logits_map import LogitsMap
 
 # Takes new keys and values, (batch, heads, n, size) each, and returns those that the new queries may attend to.
 Update = Callable[[torch.Tensor, torch.Tensor], KeyValues]
@@ -55,6 +56,9 @@ class MtpHead(nn.Module):
         lm_head: (draft vocab, hidden), the target's rows of the first ids.
         hidden_first: the projection reads the hidden state before the embedding, as MiMo's does.
         cache_argument: the name of the layer's argument for a key-value cache.
+
+    Attributes:
+        logits_map: the target's map from products with ``lm_head`` to its logits.
     """
 
     embeddings: torch.Tensor
@@ -72,7 +76,7 @@ class MtpHead(nn.Module):
         super().__init__()
         self.layer, self.norm, self.rotary, self.embedding_norm, self.hidden_norm, projection = parts
         self.projection = nn.Parameter(projection, requires_grad=False)
-        self.hidden_first, self._cache_argument = hidden_first, cache_argument
+        self.hidden_first, self._cache_argument, self.logits_map = hidden_first, cache_argument, LogitsMap()
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
         self.register_buffer("lm_head", lm_head.detach(), persistent=False)
         self.register_buffer("target_ids", torch.arange(len(lm_head), device=lm_head.device), persistent=False)
@@ -111,7 +115,7 @@ class MtpHead(nn.Module):
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """Return the logits over the draft vocabulary, (…, draft vocab), after pairs of these features."""
-        return linear(features, self.lm_head)
+        return self.logits_map(linear(features, self.lm_head))
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
         """Return the keys and values of pairs, in the layer's own form; see ``DraftHead``."""

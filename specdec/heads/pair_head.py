@@ -18,6 +18,7 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 from specdec.heads.base import KeyValues
 from specdec.heads.config import PairHeadConfig
 from specdec.heads.rotary import Rotary, rotated
+from specdec.models.logits_map import LogitsMap
 
 
 class LayerInputs(NamedTuple):
@@ -78,8 +79,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
         super().__init__()
-        queries = config.num_attention_heads * config.head_dim
-        pairs = config.num_key_value_heads * config.head_dim
+        queries, pairs = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
         self.q_proj = nn.Linear(width, queries, config.qkv_bias, **where)
         self.k_proj = nn.Linear(width, pairs, config.qkv_bias, **where)
         self.v_proj = nn.Linear(width, pairs, config.qkv_bias, **where)
@@ -94,10 +94,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: PairHeadConfig, **where: Any) -> None:
         super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(hidden, inner, bias=False, **where)
-        self.up_proj = nn.Linear(hidden, inner, bias=False, **where)
-        self.down_proj = nn.Linear(inner, hidden, bias=False, **where)
+        sizes = config.hidden_size, config.intermediate_size
+        self.gate_proj, self.up_proj = (nn.Linear(*sizes, bias=False, **where) for _ in range(2))
+        self.down_proj = nn.Linear(*sizes[::-1], bias=False, **where)
 
 
 class PairLayer(nn.Module):
@@ -186,7 +185,7 @@ class PairHead(nn.Module, ABC):
     Attributes:
         fc: maps the target's states, or what the layer reads, to the head's width.
         midlayer: the layer.
-        lm_head: the output matrix, (draft vocab, hidden).
+        lm_head: the output matrix, (draft vocab, hidden); ``logits_map`` maps the products with it to logits.
     """
 
     embeddings: torch.Tensor
@@ -198,7 +197,7 @@ class PairHead(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
-        self.rotary = Rotary(config)
+        self.rotary, self.logits_map = Rotary(config), LogitsMap()
         self._own_products: HeadProducts | None = None
 
     @property
@@ -225,8 +224,8 @@ class PairHead(nn.Module, ABC):
 
     def enter(self, tokens: torch.Tensor, features: torch.Tensor, positions: torch.Tensor) -> LayerInputs:
         """Return attention's inputs for pairs of tokens (batch, n) and features (batch, n, hidden) at ``positions``."""
-        embedded = embedding(tokens, self.embeddings).to(features.dtype)
-        return self.enter_embedded(embedded, features, *self.rotary.at(positions, features.dtype))
+        embedded, dtype = embedding(tokens, self.embeddings), features.dtype
+        return self.enter_embedded(embedded.to(dtype), features, *self.rotary.at(positions, dtype))
 
     @abstractmethod
     def enter_embedded(
@@ -240,8 +239,8 @@ class PairHead(nn.Module, ABC):
 
     def no_key_values(self) -> KeyValues:
         """Return the keys and values of no pairs, (1, key-value heads, 0, head_dim) each."""
-        shape = 1, self.config.num_key_value_heads, 0, self.config.head_dim
-        return KeyValues(self.fc.weight.new_zeros(shape), self.fc.weight.new_zeros(shape))
+        none = self.fc.weight.new_zeros((1, self.config.num_key_value_heads, 0, self.config.head_dim))
+        return KeyValues(none, none.clone())
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
         """Return the keys and values of pairs; the rest of the layer isn't computed. See ``DraftHead``."""
@@ -276,8 +275,7 @@ def fused(head: Head, prepare: Callable[[torch.Tensor], Product]) -> Head:
     attention, mlp = head.midlayer.self_attn, head.midlayer.mlp
     parts = attention.q_proj, attention.k_proj, attention.v_proj
     sizes = [part.out_features for part in parts]
-    qkv = prepare(_joined(*parts))
-    gate_up = prepare(_joined(mlp.gate_proj, mlp.up_proj))
+    qkv, gate_up = prepare(_joined(*parts)), prepare(_joined(mlp.gate_proj, mlp.up_proj))
     return head.with_products(
         HeadProducts(
             prepare(head.fc.weight),

@@ -33,6 +33,20 @@ def output_rows_of(model: object, ids: Sequence[int]) -> torch.Tensor:
     return weight[torch.tensor(ids, dtype=torch.long, device=weight.device)]
 
 
+def output_bias_of(model: Any) -> torch.Tensor | None:
+    """Return the output matrix's bias, ``(vocab,)``, or None if it has none; see ``embeddings_of``."""
+    if isinstance(model, torch.nn.Module):
+        bias = getattr(getattr(model, "get_output_embeddings", lambda: None)(), "bias", None)
+        return None if bias is None else bias.detach()
+    empty = empty_model(model.config)
+    head = empty.get_output_embeddings()
+    if getattr(head, "bias", None) is None:
+        return None
+    name = next(name for name, module in empty.named_modules() if module is head)
+    files = _Files(Path(model.folder), tuple(head.bias.shape))
+    return files.read(files.key_of(f"{name}.bias", besides=""))
+
+
 def _matrix_of(model: object, getter: str) -> torch.Tensor:
     if not isinstance(model, torch.nn.Module):
         return _stored(model, getter)
@@ -67,15 +81,24 @@ class _Matrix:
     shape: tuple[int, ...]
 
 
-def _described(config: Any) -> tuple[_Matrix, _Matrix | None]:
-    """Return a model's embeddings and its output matrix; None for an output matrix tied to the embeddings."""
+def empty_model(config: Any) -> Any:
+    """Return a model of a configuration, without weights, on the meta device.
+
+    Raises:
+        ModelError: it can't be built.
+    """
     from transformers import AutoModelForCausalLM
 
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            return AutoModelForCausalLM.from_config(config)
     except Exception as error:  # modelling code
         raise ModelError(f"can't build the model to find the names of its tensors: {in_one_line(error)}") from error
+
+
+def _described(config: Any) -> tuple[_Matrix, _Matrix | None]:
+    """Return a model's embeddings and its output matrix; None for an output matrix tied to the embeddings."""
+    model = empty_model(config)
     names = {module: name for name, module in model.named_modules()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     described = [_Matrix(f"{names[each]}.weight", tuple(each.weight.shape)) for each in (embedding, head)]

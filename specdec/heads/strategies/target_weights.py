@@ -1,5 +1,7 @@
 """The weights that trained heads share with their target, their checks, and notes about it."""
 
+from functools import partial
+
 import torch
 
 from specdec.errors import ModelError
@@ -36,7 +38,8 @@ def shared_weights(host: Host, reader: str) -> TargetWeights:
             "transformers or OpenVINO model"
         )
     embeddings = host.embeddings()
-    return TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
+    output = partial(host.output_rows, range(len(embeddings)))
+    return TargetWeights(embeddings, output, host.num_layers, host.logits_map)
 
 
 def check_ids(target_ids: torch.Tensor, host: Host, drafter: str, remedy: str) -> None:

@@ -6,7 +6,7 @@ Training and evaluation compute all steps from all positions at once.
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,6 +21,7 @@ from specdec.heads.pair_head import LayerInputs
 from specdec.heads.training.least_squares_start import Samples, least_squares_start, state_scales
 from specdec.heads.training.losses import TrainingBatch, distribution
 from specdec.heads.training.packing import PackedRows
+from specdec.models.logits_map import LogitsMap, logits_map_of
 
 DEPTH = 5  # tokens drafted in evaluations
 _LEAST_LAYERS = 7  # of the target; below that, the layout's default names a layer twice
@@ -61,7 +62,10 @@ class Eagle3Training:
         head = Eagle3Head(config, embeddings, model.device if device is None else device, torch.float32)
         head.set_vocabulary(vocabulary.to(head.d2t.device))
         head.lm_head.weight.requires_grad_(False)
-        return cls(model, head)
+        training = cls(model, head)
+        if config.draft_vocab_size == config.vocab_size:  # the folder has no output matrix then
+            head.logits_map = training.logits_map
+        return training
 
     @classmethod
     def from_folder(cls, model: Any, folder: Path) -> Self:
@@ -71,7 +75,8 @@ class Eagle3Training:
             ModelError: the folder has no EAGLE-3 head for this target.
         """
         output = model.get_output_embeddings().weight.detach()
-        weights = TargetWeights(model.get_input_embeddings().weight.detach(), lambda: output, _num_layers(model))
+        embeddings, logits_map = model.get_input_embeddings().weight.detach(), partial(logits_map_of, model)
+        weights = TargetWeights(embeddings, lambda: output, _num_layers(model), logits_map)
         return cls(model, read_head(folder, weights, torch.float32))
 
     @property
@@ -90,6 +95,11 @@ class Eagle3Training:
         rows: torch.Tensor = self.model.get_output_embeddings().weight.detach()[self.head.target_ids]
         return rows
 
+    @cached_property
+    def logits_map(self) -> LogitsMap:
+        """The target's map from products with ``output_rows`` to its logits."""
+        return logits_map_of(self.model).of_tokens(self.head.target_ids)
+
     def start(self, samples: Samples, generator: torch.Generator) -> float:
         """Set the head's weights before training, from samples of the text.
 
@@ -99,8 +109,8 @@ class Eagle3Training:
         self.scales = state_scales(samples.read)
         norm = getattr(getattr(self.model.get_decoder(), "norm", None), "weight", None)
         weight = torch.ones(samples.final.shape[-1]) if norm is None else norm.detach()
-        rows = self.output_rows.float()
-        return least_squares_start(self.head, samples, self.scales, rows, weight.to(self.device), generator)
+        rows, logits_map = self.output_rows.float(), self.logits_map
+        return least_squares_start(self.head, samples, self.scales, rows, logits_map, weight.to(self.device), generator)
 
     def outs(self, read: torch.Tensor, rows: PackedRows, visible: torch.Tensor, num_steps: int) -> list[torch.Tensor]:
         """Return what the logits of each step are of, (rows, length, hidden); step s at i predicts x_{i+2+s}.
@@ -124,7 +134,8 @@ class Eagle3Training:
             weights: one per step.
         """
         outs = self.outs(batch.states.layers, batch.rows, batch.visible, len(weights))
-        teacher = distribution(batch.states.final.flatten(0, 1)[batch.indices - 1], self.output_rows)
+        final = batch.states.final.flatten(0, 1)[batch.indices - 1]
+        teacher = distribution(final, self.output_rows, self.logits_map)
         total = torch.zeros((), device=self.device)
         for step, (out, weight) in enumerate(zip(outs, weights, strict=True)):
             found = self.head.logits(out.flatten(0, 1)[batch.indices - 2 - step])

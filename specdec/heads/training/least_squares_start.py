@@ -8,13 +8,16 @@ bring it in. All else begins without effect.
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import cross_entropy, embedding, linear, rms_norm
+from torch.nn.functional import cross_entropy, embedding, rms_norm
 
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.training.losses import distribution
+from specdec.models.logits_map import LogitsMap
 
 _PENALTY = 0.003  # of the mean square of an input
 _SELF_ATTENTION = 1.3  # of each entry of equal queries and keys
 _RANDOM = 0.8
+_FEW = 2048  # samples by which the output is scaled
 _NORM_FACTORS = 0.4, 0.5, 0.65, 0.8, 1.0, 1.25
 
 
@@ -45,6 +48,7 @@ def least_squares_start(
     samples: Samples,
     scales: torch.Tensor,
     output_rows: torch.Tensor,
+    logits_map: LogitsMap,
     norm_weight: torch.Tensor,
     generator: torch.Generator,
 ) -> float:
@@ -55,6 +59,7 @@ def least_squares_start(
         samples: positions of the target's text.
         scales: (num_states * hidden,) factors on the states.
         output_rows: (draft vocab, hidden), the target's output matrix at the draft vocabulary.
+        logits_map: the target's map from products with it to its logits.
         norm_weight: (hidden,) the weight of the target's final norm; ones where it has none.
         generator: the source of randomness, on the head's device.
     """
@@ -72,8 +77,9 @@ def least_squares_start(
         projection.weight.normal_(std=_RANDOM * projection.in_features**-0.5, generator=generator)
     _look_at_self(head, x, generator)
     _bring_in(head, x, rest)
-    head.lm_head.weight.copy_(output_rows)
-    _scale_output(head, samples, features, norm_weight)
+    head.lm_head.weight.copy_(output_rows * (logits_map.scale / head.logits_map.scale))
+    few = Samples(*(each[:_FEW] for each in (samples.read, samples.tokens, samples.final.float())))
+    _scale_output(head, few, features[:_FEW], norm_weight, distribution(few.final, output_rows, logits_map))
     return float(1 - rest.square().sum() / wanted.square().sum())
 
 
@@ -115,14 +121,14 @@ def _bring_in(head: Eagle3Head, x: torch.Tensor, rest: torch.Tensor) -> None:
         attention.o_proj.weight[:, first : first + part.shape[1]] = part
 
 
-def _scale_output(head: Eagle3Head, samples: Samples, features: torch.Tensor, norm_weight: torch.Tensor) -> None:
+def _scale_output(
+    head: Eagle3Head, samples: Samples, features: torch.Tensor, norm_weight: torch.Tensor, teacher: torch.Tensor
+) -> None:
     """Choose the norm's weight among multiples of the target's: the one of lowest loss."""
-    few = slice(0, 2048)
-    ones = torch.ones_like(samples.tokens[few])[:, None]
-    inputs = head.enter(samples.tokens[few, None], features[few, None], ones)
+    ones = torch.ones_like(samples.tokens)[:, None]
+    inputs = head.enter(samples.tokens[:, None], features[:, None], ones)
     group = head.config.num_attention_heads // head.config.num_key_value_heads
     out = head.leave(inputs.residual, inputs.value.repeat_interleave(group, 1))[:, 0]  # each attends to itself
-    teacher = linear(samples.final[few].float(), head.lm_head.weight).softmax(-1)
     losses = []
     for factor in _NORM_FACTORS:
         head.norm.weight.copy_(norm_weight.float() * factor)

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import linear
 
 from specdec.heads.training.packing import PackedRows
+from specdec.models.logits_map import LogitsMap
 
 if TYPE_CHECKING:
     from specdec.heads.training.target import States
@@ -46,6 +47,11 @@ def labels(rows: PackedRows, in_vocabulary: torch.Tensor | None, num_steps: int)
 
 
 @torch.no_grad()
-def distribution(final: torch.Tensor, output_rows: torch.Tensor) -> torch.Tensor:
-    """Return the target's distribution over the draft vocabulary, (…, draft vocab), after final states (…, hidden)."""
-    return linear(final, output_rows).float().softmax(-1)
+def distribution(final: torch.Tensor, output_rows: torch.Tensor, logits_map: LogitsMap) -> torch.Tensor:
+    """Return the target's distribution over the draft vocabulary, (…, draft vocab), after final states (…, hidden).
+
+    Args:
+        final: the states.
+        output_rows, logits_map: the target's, of the draft vocabulary.
+    """
+    return logits_map(linear(final, output_rows)).float().softmax(-1)

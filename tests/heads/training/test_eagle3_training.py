@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
 from specdec.heads.training.losses import TrainingBatch, labels
@@ -15,17 +16,24 @@ from specdec.heads.training.target import TargetStates
 VOCAB, KEPT = 48, torch.arange(1, 48, 2)  # KEPT is the draft vocabulary
 
 
-@pytest.fixture(scope="module", name="model")
-def _model() -> LlamaForCausalLM:
+@pytest.fixture(scope="module", name="model", params=["Llama's logits", "scaled logits"])
+def _model(request: pytest.FixtureRequest) -> PreTrainedModel:
     """A small model with the layers that the head's states are taken from."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(vocab_size=VOCAB, num_hidden_layers=7, initializer_range=0.3, **sizes)
-    return LlamaForCausalLM(config).eval().requires_grad_(False)
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    sizes |= {"vocab_size": VOCAB, "num_hidden_layers": 7, "initializer_range": 0.3}
+    if request.param == "scaled logits":
+        return GraniteForCausalLM(GraniteConfig(**sizes, logits_scaling=8.0)).eval().requires_grad_(False)
+    return LlamaForCausalLM(LlamaConfig(**sizes)).eval().requires_grad_(False)
 
 
 @pytest.fixture(name="training")
-def _training(model: LlamaForCausalLM) -> Eagle3Training:
+def _training(model: PreTrainedModel) -> Eagle3Training:
     """A head with random weights, and with factors on the states that it reads; all are numbers of bfloat16."""
     draw, training = torch.Generator().manual_seed(3), Eagle3Training.untrained(model, KEPT)
     for name, parameter in training.head.named_parameters():
@@ -57,14 +65,16 @@ def documents(rows: PackedRows) -> Iterator[tuple[int, torch.Tensor]]:
 
 @torch.no_grad()
 def test_the_loss_is_the_mean_cross_entropy_of_the_tokens_that_the_strategy_drafts(
-    model: LlamaForCausalLM, training: Eagle3Training, rows: PackedRows
+    model: PreTrainedModel, training: Eagle3Training, rows: PackedRows
 ) -> None:
     """With the weight of one step at a time; a token is drafted s + 2 places before it by step s."""
     states = TargetStates(model, training.layer_ids).of(rows.tokens, rows.positions, rows.visible())
     in_vocabulary = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, KEPT, True)
     batch = TrainingBatch(rows, rows.visible(), states, labels(rows, in_vocabulary, DEPTH), rows.num_answer_tokens)
     outs = training.outs(states.layers, rows, rows.visible(), DEPTH)
-    teacher = torch.nn.functional.linear(states.final, model.lm_head.weight[KEPT]).softmax(-1)
+    teacher = torch.zeros(*rows.tokens.shape, len(KEPT))
+    for row, places in documents(rows):
+        teacher[row, places] = model(rows.tokens[row, places][None]).logits[0][:, KEPT].softmax(-1)
     for step in range(DEPTH):
         losses = []
         for row, places in documents(rows):
@@ -79,7 +89,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_tokens_that_the_strategy_draf
 
 @torch.no_grad()
 def test_a_written_head_computes_from_plain_states_what_it_computed_in_training(
-    model: LlamaForCausalLM, training: Eagle3Training, rows: PackedRows, tmp_path: Path
+    model: PreTrainedModel, training: Eagle3Training, rows: PackedRows, tmp_path: Path
 ) -> None:
     states = torch.randn(*rows.tokens.shape, len(training.scales), generator=torch.Generator().manual_seed(2))
     expected = training.outs(states, rows, rows.visible(), DEPTH)
