@@ -87,7 +87,12 @@ class Eagle3Config(PairHeadConfig):
         return self.num_states * self.target_hidden_size
 
     def target_layers(self, num_layers: int) -> tuple[int, ...]:
-        return self.layer_ids or (2, num_layers // 2, num_layers - 3)
+        return self.layer_ids or default_layers(num_layers)
+
+
+def default_layers(num_layers: int) -> tuple[int, ...]:
+    """Return the layers that EAGLE-3 reads of a target of ``num_layers``, numbered as ``hidden_states``."""
+    return 2, num_layers // 2, num_layers - 3
 
 
 class PEagleConfig(Eagle3Config):

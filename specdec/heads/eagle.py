@@ -10,9 +10,10 @@ The feature f_i of a pair is the target's last hidden state at position i, after
 There is no norm before attention and none before the output matrix, which is the target's. The layer learns to predict
 f_{i+1}, so the pair of a drafted token takes f of the pair before it.
 
-A folder has the official layout, as safetensors or as a ``.bin`` file of plain tensors.
+A folder has the official layout, vLLM's or ``speculators``', as safetensors or as a ``.bin`` file of plain tensors.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from specdec.heads.files import (
     read_config,
     read_tensors,
 )
+from specdec.heads.kinds import check_kind
 from specdec.heads.pair_head import LayerInputs, PairHead, PairLayer
-from specdec.heads.settings import check_layers, check_settings, understood
+from specdec.heads.settings import check_layers, check_settings, layer_part, understood
 
 
 class EagleHead(PairHead):
@@ -84,6 +86,7 @@ class EagleHead(PairHead):
 
 
 REMEDY = "give the folder of an EAGLE head that was trained for this model"
+_PREFIXES = {"layers.0.": "midlayer.", "transformer.": "midlayer.", "fusion_fc.": "fc."}  # the latter ``speculators``'
 
 
 def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> EagleHead:
@@ -97,12 +100,12 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     """
     settings = read_config(folder, REMEDY)
     files = read_tensors(folder, FILES, REMEDY)
-    tensors = {name.removeprefix("model.").replace("layers.0.", "midlayer."): files[name] for name in files}
+    tensors = {_official_name(name): tensor for name, tensor in files.items()}
     with understood(folder, REMEDY):
-        _check_kind(folder, settings, tensors)
+        check_kind(folder, settings, REMEDY, {"eagle"}, tensors)
         check_settings(folder, settings, REMEDY, has_norms=False)
         check_layers(folder, settings, (target.num_layers,), REMEDY)
-        config = _config_of(settings, tensors)
+        config = _config_of(folder, layer_part(settings), tensors)
         check_target(folder, config.vocab_size, config.hidden_size, target, REMEDY)
         own, sizes = tensors.pop("embed_tokens.weight", None), (config.vocab_size, config.hidden_size)
         embeddings = head_embeddings(folder, own, sizes, target, REMEDY)
@@ -113,15 +116,15 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     return head.eval().requires_grad_(False)
 
 
-def _check_kind(folder: Path, settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    if "midlayer.hidden_norm.weight" in tensors:
-        raise ModelError(f"{folder} holds an EAGLE-3 head: draft with eagle3:head={folder}")
+def _official_name(name: str) -> str:
+    name = name.removeprefix("model.")
+    return next((new + name.removeprefix(old) for old, new in _PREFIXES.items() if name.startswith(old)), name)
+
+
+def _config_of(folder: Path, settings: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> EagleConfig:
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:
         raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE heads have one: {REMEDY}")
-
-
-def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> EagleConfig:
     hidden, joined = tensors["fc.weight"].shape
     if joined != 2 * hidden:
         raise ValueError(f"fc.weight of shape {(hidden, joined)}")

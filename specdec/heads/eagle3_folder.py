@@ -1,9 +1,10 @@
 """Folders of EAGLE-3 heads: published ones are read, and ours are written so that vLLM, SGLang and llama.cpp read them.
 
 Read are the official layout, SpecForge's and ``speculators``', as safetensors or as a ``.bin`` file of plain tensors.
-P-EAGLE heads are read in ``speculators``' layout.
+P-EAGLE heads are read in ``speculators``' layout, SpecForge's and AWS's.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from specdec.errors import ModelError
-from specdec.heads.config import Eagle3Config, PEagleConfig
+from specdec.heads.config import Eagle3Config, PEagleConfig, default_layers
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import (
     FILES,
@@ -24,18 +25,18 @@ from specdec.heads.files import (
     read_tensors,
     write_folder,
 )
+from specdec.heads.kinds import MASK_TOKENS, check_kind
 from specdec.heads.p_eagle import PEagleHead
-from specdec.heads.settings import block_strategy, check_layers, check_settings, understood
+from specdec.heads.settings import check_layers, check_settings, layer_part, layers_of, understood
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"  # in the configurations of folders that are written
 REMEDIES = {
     "eagle3": "give the folder of an EAGLE-3 head that was trained for this model",
-    "peagle": "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model",
+    "p_eagle": "give the folder of a P-EAGLE head that was trained for this model",
 }
-_STRATEGIES = {"eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "peagle": "p_eagle"}  # by kind
-_OTHER_KINDS = {"mtp": "an MTP"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+_DRAFT_FILE = "peagle_config.json"  # SpecForge's, beside config.json
 _VARIANTS = "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"
 
 
@@ -50,20 +51,24 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
 
 def read_p_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> PEagleHead:
     """Read a P-EAGLE head; see ``read_head``."""
-    head = _read(folder, target, dtype, "peagle")
+    head = _read(folder, target, dtype, "p_eagle")
     assert isinstance(head, PEagleHead), "the kind of the folder was checked"
     return head
 
 
-def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, kind: str) -> Eagle3Head:
-    remedy = REMEDIES[kind]
+def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, strategy: str) -> Eagle3Head:
+    remedy = REMEDIES[strategy]
     settings = read_config(folder, remedy)
     files = read_tensors(folder, FILES, remedy)
     tensors = {_official_name(name): tensor for name, tensor in files.items()}
     with understood(folder, remedy):
-        _check_kind(folder, settings, tensors, kind)
+        check_kind(folder, settings, remedy, {strategy}, tensors)
         check_settings(folder, settings, remedy)
-        config = _config_of(settings, tensors)
+        if strategy == "p_eagle":
+            config: Eagle3Config = _p_eagle_config_of(folder, settings, tensors, target.num_layers)
+        else:
+            _check_one_layer(folder, settings)
+            config = Eagle3Config(**_fields_of(settings, tensors, target.num_layers))
         _check_target(folder, config, tensors, target, remedy)
         check_layers(folder, settings, config.target_layers(target.num_layers), remedy)
         head = _empty_head(folder, config, tensors.pop("embed_tokens.weight", None), target, dtype, remedy)
@@ -102,28 +107,12 @@ def write_head(
     write_folder(folder, tensors, _written_config(head.config, num_layers) | (special_tokens or {}))
 
 
-def _kind_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the kind of a head in ``speculators``' words; only EAGLE's first heads have no norm before attention."""
-    has_norms = "midlayer.hidden_norm.weight" in tensors or "midlayer.input_layernorm.weight" in tensors
-    default = "eagle3" if has_norms or "fc.weight" not in tensors else "eagle"
-    if settings.get("model_type") == "medusa":
-        return "medusa"
-    return str(settings.get("speculators_model_type", default))
-
-
-def _check_kind(folder: Path, settings: dict[str, Any], tensors: Mapping[str, torch.Tensor], needed: str) -> None:
-    if strategy := block_strategy(settings):
-        found = f"a block drafter, which {strategy}:head=FOLDER reads"
-        raise ModelError(f"{folder} holds {found}: {REMEDIES[needed]}")
-    kind = _kind_of(settings, tensors)
-    if kind != needed:
-        found = f"{_OTHER_KINDS.get(kind, f'a {kind}')} head, which specdec doesn't read"
-        if kind in _STRATEGIES:
-            found = f"a head that {_STRATEGIES[kind]}:head=FOLDER reads"
-        raise ModelError(f"{folder} holds {found}: {REMEDIES[needed]}")
-    layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
-    if needed == "eagle3" and layers != 1:
-        raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {REMEDIES[needed]}")
+def _check_one_layer(folder: Path, settings: dict[str, Any]) -> None:
+    layers = layer_part(settings).get("num_hidden_layers", 1)
+    if layers != 1:
+        raise ModelError(
+            f"the head in {folder} has {layers} layers, and EAGLE-3 heads of one layer are read: {REMEDIES['eagle3']}"
+        )
 
 
 def _official_name(name: str) -> str:
@@ -134,28 +123,41 @@ def _official_name(name: str) -> str:
     return f"{_OLDER_NORMS[older]}.weight" if older in _OLDER_NORMS else name
 
 
-def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Eagle3Config:
-    """Return the configuration; sizes that a file may leave out or have wrong are those of the tensors."""
-    layer = settings.get("transformer_layer_config", settings)
+def _fields_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor], num_target_layers: int) -> dict[str, Any]:
+    """Return the configuration's fields; sizes that a file may leave out or have wrong are those of the tensors."""
+    layer = layer_part(settings)
     hidden, joined = tensors["fc.weight"].shape
-    layer_ids = settings.get(_LAYER_IDS)
     target_hidden = settings.get("target_hidden_size") or hidden
-    kind = settings.get("speculators_model_type")
-    fields: Mapping[str, Any] = {
+    return {
         "hidden_size": hidden,
         "target_hidden_size": target_hidden,
         "num_states": joined // target_hidden,
         **layer_settings(layer, tensors),
         "draft_vocab_size": settings.get("draft_vocab_size") or layer["vocab_size"],
-        "layer_ids": layer_ids,
-        "norm_before_residual": settings.get("norm_before_residual", kind == "eagle3"),  # vLLM's defaults
+        "layer_ids": layers_of(settings, default_layers(num_target_layers)),
+        # vLLM's defaults
+        "norm_before_residual": settings.get(
+            "norm_before_residual", settings.get("speculators_model_type") == "eagle3"
+        ),
         "norm_before_fc": "input_norm.weight" in tensors,
         "fc_norm": "fc_norm.0.weight" in tensors,
         "norm_output": settings.get("norm_output", False),
     }
-    if kind != "peagle":
-        return Eagle3Config(**fields)
-    return PEagleConfig(**fields, num_layers=layer["num_hidden_layers"], mask_token_id=settings["mask_token_id"])
+
+
+def _p_eagle_config_of(
+    folder: Path, settings: dict[str, Any], tensors: dict[str, torch.Tensor], num_target_layers: int
+) -> PEagleConfig:
+    """Return the configuration, and give ``mask_hidden`` the shape that it has here."""
+    if "mask_hidden" in tensors:
+        tensors["mask_hidden"] = tensors["mask_hidden"].reshape(1, 1, -1)
+    if (folder / _DRAFT_FILE).is_file():
+        settings = {**json.loads((folder / _DRAFT_FILE).read_text(encoding="utf-8")), **settings}
+    return PEagleConfig(
+        **_fields_of(settings, tensors, num_target_layers),
+        num_layers=layer_part(settings)["num_hidden_layers"],
+        mask_token_id=next((settings[key] for key in MASK_TOKENS if settings.get(key) is not None), None),
+    )
 
 
 def _check_target(
@@ -212,7 +214,7 @@ def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
     }
-    if config.layer_ids and config.layer_ids != (2, num_layers // 2, num_layers - 3):
+    if config.layer_ids and config.layer_ids != default_layers(num_layers):
         settings[_LAYER_IDS] = list(config.layer_ids)
         settings["eagle_config"] = {_LAYER_IDS: [layer - 1 for layer in config.layer_ids]}  # SGLang counts outputs
     if config.target_hidden_size != config.hidden_size:

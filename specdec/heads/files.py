@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError, memory_ran_out
+from specdec.heads.kinds import check_kind
 from specdec.heads.settings import check_settings, understood
 from specdec.models.logits_map import LogitsMap
 
@@ -67,16 +68,19 @@ def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], settings: Ma
     (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def check_folder(folder: Path, remedy: str, has_norms: bool = True, read: Collection[str] = ()) -> None:
+def check_folder(
+    folder: Path, remedy: str, strategies: Collection[str], has_norms: bool = True, read: Collection[str] = ()
+) -> None:
     """Refuse a folder without a readable ``config.json`` or any tensors, as reading the head would, but at once.
 
-    ``has_norms`` and ``read`` are as for ``check_settings``.
+    ``strategies`` are as for ``check_kind``, ``has_norms`` and ``read`` as for ``check_settings``.
 
     Raises:
         ModelError: with the remedy.
     """
     settings = read_config(folder, remedy)
     with understood(folder, remedy):
+        check_kind(folder, settings, remedy, strategies)
         check_settings(folder, settings, remedy, has_norms, read)
     files_of_tensors(folder, FILES, remedy)
 

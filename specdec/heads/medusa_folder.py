@@ -28,6 +28,7 @@ from specdec.heads.files import (
     read_config,
     read_tensors,
 )
+from specdec.heads.kinds import check_kind
 from specdec.heads.medusa import MedusaWeights, ResBlock
 from specdec.heads.settings import check_settings, understood
 from specdec.models.logits_map import LogitsMap
@@ -77,11 +78,13 @@ def check_medusa_heads(folder: Path) -> None:
     Raises:
         ModelError: with the remedy.
     """
-    files_of_tensors(folder, _FILES, _REMEDY)
+    settings = {}
     if (folder / "config.json").is_file():
         settings = read_config(folder, _REMEDY)
-        with understood(folder, _REMEDY):
-            check_settings(folder, {key: settings[key] for key in _CHECKED if key in settings}, _REMEDY)
+    with understood(folder, _REMEDY):
+        check_kind(folder, settings, _REMEDY, {"medusa"})
+        check_settings(folder, {key: settings[key] for key in _CHECKED if key in settings}, _REMEDY)
+    files_of_tensors(folder, _FILES, _REMEDY)
 
 
 def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -> MedusaWeights:
@@ -91,16 +94,18 @@ def read_medusa_heads(folder: Path, target: TargetWeights, dtype: torch.dtype) -
         ModelError: the folder holds no Medusa heads, or those of another target; with what was found and needed.
     """
     check_medusa_heads(folder)
-    parts = _parts_of(read_tensors(folder, _FILES, _REMEDY))
+    tensors = read_tensors(folder, _FILES, _REMEDY)
+    check_kind(folder, {}, _REMEDY, {"medusa"}, tensors)
+    parts = _parts_of(tensors)
     _check_names(folder, parts)
     _check_blocks(folder, parts, target)
     target_ids = _target_ids(folder, parts, target)
     outputs = _outputs(folder, parts, target_ids, target)
     device = target.embeddings.device
-    tensors = {place: tensor.to(device, dtype) for place, tensor in parts.blocks.items()}
+    placed = {place: tensor.to(device, dtype) for place, tensor in parts.blocks.items()}
     blocks = [
         [
-            ResBlock(tensors[head, block, "weight"], tensors.get((head, block, "bias")))
+            ResBlock(placed[head, block, "weight"], placed.get((head, block, "bias")))
             for block in range(parts.num_blocks)
         ]
         for head in range(parts.num_heads)

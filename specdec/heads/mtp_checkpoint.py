@@ -97,7 +97,8 @@ def read_mtp(model: Any, embeddings: torch.Tensor, lm_head: torch.Tensor, dtype:
     if getattr(config, "mtp_use_dedicated_embeddings", False):
         refuse(folder, "mtp_use_dedicated_embeddings", True, _REMEDY)
     try:
-        return _assembled(found[0], tensors, _one_layer(config), embeddings, lm_head, dtype)
+        one = _one_layer(config)
+        return _assembled(found[0], tensors, _empty(model, one), one, embeddings, lm_head, dtype)
     except (KeyError, ValueError, RuntimeError, AttributeError, TypeError) as error:
         raise ModelError(
             f"the multi-token-prediction module in {folder} isn't one layer of its model ({in_one_line(error)}): "
@@ -167,6 +168,7 @@ def _one_layer(config: Any) -> Any:
         "mlp_only_layers": [],
         "decoder_sparse_step": 1,
         "first_k_dense_replace": 0,  # the module's layer is like the last ones
+        "num_nextn_predict_layers": 0,  # MiMo's own code builds the modules, too
     }
     for name, value in changes.items():
         if getattr(one, name, None) is not None:
@@ -179,24 +181,31 @@ def _one_layer(config: Any) -> Any:
     return one
 
 
+def _empty(model: Any, config: Any) -> Any:
+    """Return a model without weights, of the target's own class if its code isn't in transformers."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        if isinstance(model, torch.nn.Module) and type(model.config) is type(config):
+            return type(model)(config)
+        return AutoModelForCausalLM.from_config(config)
+
+
 def _assembled(
     layout: CheckpointLayout,
     tensors: dict[str, torch.Tensor],
+    empty: Any,
     config: Any,
     embeddings: torch.Tensor,
     lm_head: torch.Tensor,
     dtype: torch.dtype,
 ) -> MtpHead:
-    from transformers import AutoModelForCausalLM
-
     from specdec.models.architecture import cache_argument
 
     embedding_norm, hidden_norm, projection, norm = (tensors.pop(f"{name}.weight") for name in layout[1:5])
     needed = config.hidden_size, 2 * config.hidden_size
     if projection.shape != needed:
         raise ValueError(f"{layout.projection}.weight has shape {tuple(projection.shape)}, needed: {needed}")
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config)
     names = {module: name for name, module in empty.named_modules()}
     decoder = empty.get_decoder()
     state = {f"{names[decoder.layers[0]]}.{name.removeprefix(layout.layer)}": each for name, each in tensors.items()}

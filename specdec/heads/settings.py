@@ -11,7 +11,7 @@ from typing import Any
 from specdec.errors import ModelError
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-_NESTED = "transformer_layer_config", "eagle_config", "dflash_config"
+_NESTED = "transformer_layer_config", "model", "eagle_config", "dflash_config"
 # Values with which a head computes what specdec computes; null is always one of them.
 _COMPUTED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("hidden_act", "hidden_activation"), ("silu", "swish")),
@@ -24,6 +24,7 @@ _COMPUTED: Mapping[str, tuple[object, ...]] = {
     "additional_fc": (False,),
     "attn_temperature_tuning": (False,),
     "is_causal": (True,),
+    "layernorms": (False,),
     "parallel_draft_step": (1,),
     "partial_rotary_factor": (1,),
     "position_embedding_type": ("rope",),
@@ -34,14 +35,17 @@ _COMPUTED: Mapping[str, tuple[object, ...]] = {
 }
 # Those of EAGLE-3's layer, which the first EAGLE's has not.
 _NORMED = "use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm"
-# Ids of the target's layers, by what is to be added for transformers' numbers of hidden states.
+# Ids of the target's layers, the first that is given first, by what is to be added for transformers' numbers of hidden
+# states. Of the default's layers, the latter are meant where both may be.
 _IDS: Mapping[str, tuple[int, ...]] = {
-    "layer_ids": (0,),
+    _LAYER_IDS: (0,),
     "aux_hidden_state_layer_ids": (0,),
-    f"eagle_config.{_LAYER_IDS}": (1, 0),  # by engines: SGLang counts outputs of layers, vLLM hidden states
-    "eagle_config.layer_ids": (1, 0),
     "target_layer_ids": (1,),
+    f"eagle_config.{_LAYER_IDS}": (1, 0),  # SpecForge and SGLang count outputs of layers, vLLM hidden states
+    "layer_ids": (0,),
+    "eagle_config.layer_ids": (1, 0),
 }
+_CERTAIN = [*_IDS][:4]
 _ROTATION = {
     "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
     "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "truncate",
@@ -54,11 +58,11 @@ _KNOWN = re.compile(
     r"pretraining_tp|tie_word_embeddings|is_encoder_decoder|has_no_defaults_at_init|output_(attentions|hidden_states)|return_dict|"
     r"(target_|draft_)?hidden_size|intermediate_size|head_dim|num_attention_heads|num_key_value_heads|"
     r"num_hidden_layers|(target_|draft_|truncated_|hot_)?vocab_size|rms_norm_eps|max_position_embeddings|"
-    r"rope_(theta|scaling|parameters)|attention_bias|mlp_bias|qkv_bias|bias|eagle_fc_bias|norm_before_(residual|fc)|"
+    r"rope_(theta|scaling|parameters)|attention_bias|mlp_bias|qkv_bias|bias|eagle_fc_bias|fusion_bias|norm_before_(residual|fc)|"
     r"fc_norm|norm_output|embed_requires_grad|reuse_target_lm_head|has_lm_head|original_lm_head|medusa_.*|num_heads|"
     r"sliding_window|use_sliding_window|max_window_layers|layer_types|(num_local_)?experts(_per_token)?|"
-    r"parallel_draft_heads_num_layers|parallel_drafting|(target_|aux_hidden_state_)?layer_ids|"
-    rf"{_LAYER_IDS}|transformer_layer_config|eagle_config|dflash_config|"
+    r"parallel_draft_heads_num_layers|parallel_drafting|num_aux_hidden_states|num_depths|down_sample_ratio(_min)?|num_draft_layers|(target_|aux_hidden_state_)?layer_ids|"
+    rf"{_LAYER_IDS}|transformer_layer_(config|architecture)|model|eagle_config|dflash_config|"
     r"attention_(sink_bias|value_scale)|block_size|causal|confidence_head_with_markov|enable_confidence_head|"
     r"input_embedding_scale|markov_(rank|head_type)|max_anchors|num_(anchors|target_layers)|output_multiplier|"
     r"sample_from_anchor|sliding_window_non_causal|swa_window_size|use_swa"
@@ -95,6 +99,30 @@ def check_settings(
                     refuse(folder, f"{place}{key}.{name}", value, remedy)
 
 
+def layer_part(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the layer, which some layouts have in an object of their own."""
+    part: Mapping[str, Any] = next((settings[key] for key in _NESTED[:2] if key in settings), settings)
+    return part
+
+
+def layers_of(settings: Mapping[str, Any], default: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the target's layers that a head reads, numbered as transformers' ``hidden_states``.
+
+    Args:
+        settings: of the head's ``config.json``.
+        default: the layers without any ids.
+
+    Returns:
+        None for the default.
+    """
+    for key in _CERTAIN:
+        place, _, name = key.rpartition(".")
+        if ids := (settings.get(place) or {} if place else settings).get(name):
+            found = [tuple(number + more for number in ids) for more in _IDS[key]]
+            return None if tuple(default) in found and key != _LAYER_IDS else found[0]
+    return None
+
+
 def check_layers(folder: Path, settings: Mapping[str, Any], layers: Sequence[int], remedy: str) -> None:
     """Refuse ids of other layers than those whose hidden states a head reads here.
 
@@ -114,14 +142,6 @@ def check_layers(folder: Path, settings: Mapping[str, Any], layers: Sequence[int
                 where = f"name the right ones in {_LAYER_IDS}, at the top of config.json and numbered as transformers'"
                 here = f"the head reads layers {[*layers]} here; {where} hidden_states, or {remedy}"
                 refuse(folder, key, ids, here)
-
-
-def block_strategy(settings: Mapping[str, Any]) -> str | None:
-    """Return the strategy that reads a block drafter of this configuration; None for another kind of head."""
-    names = str(settings.get("speculators_model_type", "")), *map(str, settings.get("architectures") or ())
-    if not any(name.lower().startswith("dflash") or "dspark" in name.lower() for name in names):
-        return None
-    return "dspark" if settings.get("markov_rank") else "dflash"
 
 
 def notes_on_settings(folder: Path) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "EAGLE-3": (
         lambda _, tensors: tensors.update({"midlayer.hidden_norm.weight": torch.ones(12)}),
-        "EAGLE-3 head: draft with eagle3:head=",
+        "holds a head that eagle3:head=FOLDER reads",
     ),
     "fc": (lambda _, tensors: tensors.update({"fc.weight": torch.ones(12, 36)}), r"fc.weight of shape \(12, 36\)"),
     "embeddings": (

@@ -123,10 +123,10 @@ REFUSED: dict[str, tuple[Settings, str]] = {
 def test_another_computation_is_refused_by_name_before_a_model_is_loaded(kind: str, tmp_path: Path) -> None:
     settings, named = REFUSED[kind]
     eagle3.written(tmp_path)
-    check_folder(tmp_path, REMEDIES["eagle3"])
+    check_folder(tmp_path, REMEDIES["eagle3"], {"eagle3"})
     eagle3.with_settings(tmp_path, **settings)
     for check in (
-        lambda: check_folder(tmp_path, REMEDIES["eagle3"]),
+        lambda: check_folder(tmp_path, REMEDIES["eagle3"], {"eagle3"}),
         lambda: read_head(tmp_path, eagle3.target(), torch.float32),
     ):
         with pytest.raises(ModelError, match="which specdec's heads don't compute: give the folder of an") as caught:
@@ -137,17 +137,36 @@ def test_another_computation_is_refused_by_name_before_a_model_is_loaded(kind: s
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}}, "eagle_config.eagle_aux_hidden"),
-        ({"target_layer_ids": [2, 4, 6]}, r"target_layer_ids = \[2, 4, 6\]"),
-        ({"aux_hidden_state_layer_ids": [1, 3, 5]}, "aux_hidden_state_layer_ids"),
+        ({"eagle_config": {"layer_ids": [1, 2, 5]}}, "eagle_config.layer_ids"),
+        ({"layer_ids": [2, 4, 7]}, r"layer_ids = \[2, 4, 7\]"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 4, 7], "target_layer_ids": [2, 4, 7]}, "target_layer_ids"),
+        ({"target_layer_ids": [1, 3, 6], "aux_hidden_state_layer_ids": [2, 4, 6]}, "target_layer_ids"),
         ({"eagle_aux_hidden_state_layer_ids": [2, 4, 7], "layer_ids": [2, 4, 6]}, "has layer_ids"),
     ],
 )
-def test_other_layers_are_refused_by_name(settings: Settings, named: str, tmp_path: Path) -> None:
+def test_ids_that_may_mean_other_layers_are_refused_by_name(settings: Settings, named: str, tmp_path: Path) -> None:
     eagle3.written(tmp_path)
     eagle3.with_settings(tmp_path, **settings)
     with pytest.raises(ModelError, match=rf"{named}.*the head reads layers \[2, 4, .\] here; name the right ones in "):
         read_head(tmp_path, eagle3.target(), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}}, (2, 3, 6)),
+        ({"target_layer_ids": [2, 4, 6]}, (3, 5, 7)),
+        ({"aux_hidden_state_layer_ids": [1, 3, 5]}, (1, 3, 5)),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 4, 7], "target_layer_ids": [1, 3, 6]}, (2, 4, 7)),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3, 6],
+          "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 6]}}, (2, 3, 6)),
+    ],
+)  # fmt: skip
+def test_ids_of_layers_are_read_in_every_spelling(settings: Settings, layers: tuple[int, ...], tmp_path: Path) -> None:
+    eagle3.written(tmp_path)
+    eagle3.with_settings(tmp_path, **settings)
+    found = read_head(tmp_path, eagle3.target(), torch.float32)
+    assert found.config.target_layers(eagle3.LAYERS) == layers
 
 
 @pytest.mark.parametrize("scaling", [{"factor": 4.0}, {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}])
@@ -217,7 +236,7 @@ def test_values_of_wrong_types_are_refused_before_a_model_is_loaded(settings: Se
     eagle3.written(tmp_path)
     eagle3.with_settings(tmp_path, **{"head_dim": None, **settings})
     for check in (
-        lambda: check_folder(tmp_path, REMEDIES["eagle3"]),
+        lambda: check_folder(tmp_path, REMEDIES["eagle3"], {"eagle3"}),
         lambda: read_head(tmp_path, eagle3.target(), torch.float32),
     ):
         with pytest.raises(

@@ -1,6 +1,7 @@
 """Small random checkpoints with a multi-token-prediction module, in the layout of each family."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,17 @@ def write_checkpoint(family: str, folder: Path) -> Any:
     return longer
 
 
+def give_own_code(folder: Path) -> None:
+    """Give a checkpoint of MiMo the classes that published ones bring, and their configuration."""
+    code = Path(__file__).parent / "own_code/modeling_mimo.py"
+    shutil.copy(code, folder)
+    settings = json.loads((folder / "config.json").read_text())
+    classes = {"AutoConfig": "modeling_mimo.MiMoConfig", "AutoModelForCausalLM": "modeling_mimo.MiMoForCausalLM"}
+    named = {"model_type": "mimo", "architectures": ["MiMoForCausalLM"], "auto_map": classes}
+    (folder / "config.json").write_text(json.dumps(settings | named | {"num_nextn_predict_layers": 1}))
+
+
 def load(folder: Path) -> Any:
     """The target, as its owner loads it: without the module."""
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=True)
+    return model.eval()

@@ -49,6 +49,8 @@ class EagleProposer(Eagle3Proposer):
     """
 
     name: ClassVar[str] = "eagle"
-    _format: ClassVar[HeadFormat] = HeadFormat(read_eagle_head, partial(check_folder, remedy=REMEDY, has_norms=False))
+    _format: ClassVar[HeadFormat] = HeadFormat(
+        read_eagle_head, partial(check_folder, remedy=REMEDY, strategies={"eagle"}, has_norms=False)
+    )
 
     head: Path = Field(description="folder of the head")

@@ -72,7 +72,9 @@ class Eagle3Proposer(Proposer):
     """
 
     name: ClassVar[str] = "eagle3"
-    _format: ClassVar[HeadFormat] = HeadFormat(read_head, partial(check_folder, remedy=REMEDIES["eagle3"]))
+    _format: ClassVar[HeadFormat] = HeadFormat(
+        read_head, partial(check_folder, remedy=REMEDIES["eagle3"], strategies={"eagle3"})
+    )
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
 
     head: Path | None = Field(

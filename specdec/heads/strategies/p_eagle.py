@@ -70,7 +70,9 @@ class PEagleProposer(Eagle3Proposer):
     """
 
     name: ClassVar[str] = "p_eagle"
-    _format: ClassVar[HeadFormat] = HeadFormat(read_p_eagle_head, partial(check_folder, remedy=REMEDIES["peagle"]))
+    _format: ClassVar[HeadFormat] = HeadFormat(
+        read_p_eagle_head, partial(check_folder, remedy=REMEDIES["p_eagle"], strategies={"p_eagle"})
+    )
 
     head: Path = Field(description="folder of the head")
     top_k: int = Field(default=4, ge=1, description="candidates of each position; 1 if the target supports no trees")

@@ -211,7 +211,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "no mask state": (lambda _, tensors: tensors.pop("mask_hidden"), "lacks mask_hidden;"),
     "layers": (lambda settings, _: settings["transformer_layer_config"].update(num_hidden_layers=2), "layers.2.mlp"),
     "kind": (lambda settings, _: settings.update(speculators_model_type="dflash"), "which dflash:head=FOLDER"),
-    "EAGLE-3": (lambda settings, _: settings.pop("speculators_model_type"), "a head that eagle3:head=FOLDER"),
+    "EAGLE-3": (lambda settings, _: settings.update(speculators_model_type="eagle3"), "a head that eagle3:head=FOLDER"),
 }
 
 
@@ -220,9 +220,7 @@ def test_a_wrong_folder_is_refused_with_a_remedy(model: Any, tmp_path: Path, mis
     change, found = WRONG[mistake]
     with pytest.raises(ModelError, match=found) as refused:
         Generator(model, proposer=PEagleProposer(head=spoilt(tmp_path, change)))
-    assert "give the folder of a P-EAGLE head, in speculators' layout, that was trained for this model" in str(
-        refused.value
-    )
+    assert "give the folder of a P-EAGLE head that was trained for this model" in str(refused.value)
 
 
 def test_eagle3_names_the_strategy_that_reads_the_head(model: Any, folder: Path) -> None:
