@@ -1126,6 +1126,8 @@ def fails(copy: Path, tests: tuple[str, ...]) -> bool:
 
 
 def main() -> None:
+    if unknown := {*sys.argv[1:]} - {mutation.name for mutation in MUTATIONS}:
+        sys.exit(f"unknown names: {'; '.join(sorted(unknown))}\n\n{__doc__}")
     chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or mutation.name in sys.argv[1:]]
     unseen = []
     with tempfile.TemporaryDirectory() as folder:
