@@ -27,7 +27,7 @@ from specdec.heads.base import KeyValues
 from specdec.heads.block_head import BlockHead
 from specdec.heads.config import BlockConfig
 from specdec.heads.pair_head import LayerInputs
-from specdec.heads.strategies.block import DSparkProposer
+from specdec.heads.strategies.block import DFlashProposer, DSparkProposer
 from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.training.eagle3_training import eagle3_config
 from specdec.heads.training.head_training import draft_vocabulary
@@ -38,6 +38,7 @@ from specdec.heads.training.settings import TrainingSettings
 from specdec.heads.training.target import States, TargetStates
 from specdec.heads.training.text import TrainingText
 from specdec.models.loading import load_pretrained
+from specdec.strategies.base import Proposer
 
 RATES = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4, "markov": 1e-3}  # first in a name
 DECAY = 4.0
@@ -101,7 +102,8 @@ def final_states(head: BlockHead, read: torch.Tensor, rows: PackedRows, blocks: 
 
 def logits_of(head: BlockHead, final: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Logits over the draft vocabulary, (n, draft vocab), of slots (n, hidden) after tokens (n,)."""
-    assert head.markov_head is not None, "the drafter has one"
+    if head.markov_head is None:
+        return head.logits(final)
     vectors, _ = head.markov_head(before[None], final[None], final.new_zeros(1, 1, 1))
     return head.logits(final) + head.markov_head.markov_w2(vectors[0]).float()
 
@@ -138,7 +140,7 @@ def untrained(model: Any, vocabulary: torch.Tensor, arguments: argparse.Namespac
         predicts_next=True,
         is_causal=(False,) * arguments.layers,
         windows=(None,) * arguments.layers,
-        markov="vanilla",
+        markov="vanilla" if arguments.rank else None,
         markov_rank=arguments.rank,
     )
     output_rows = model.get_output_embeddings().weight.detach()[vocabulary].float()
@@ -226,7 +228,7 @@ def write(head: BlockHead, folder: Path) -> None:
         ),
     }  # fmt: skip
     settings = {
-        "speculators_model_type": "dspark", "architectures": ["DSparkDraftModel"], "block_size": config.block_size,
+        "speculators_model_type": "dspark" if config.markov else "dflash", "block_size": config.block_size,
         "mask_token_id": config.mask_token_id, "aux_hidden_state_layer_ids": list(config.layer_ids),
         "draft_vocab_size": config.draft_vocab_size, "sample_from_anchor": True, "markov_rank": config.markov_rank,
         "markov_head_type": config.markov, "transformer_layer_config": layer,
@@ -244,7 +246,8 @@ def main() -> None:
     decoding = Decoding(model, tokenizer, prompts, arguments.max_new_tokens)
     plain = decoding.texts("autoregressive")
     trees: dict[str, Any] = {"num_nodes": arguments.nodes, "min_probability": 0.0}
-    drafters = {"block drafter": DSparkProposer(head=arguments.out, **trees)}
+    block = DSparkProposer if arguments.rank else DFlashProposer
+    drafters: dict[str, Proposer] = {"block drafter": block(head=arguments.out, **trees)}
     if arguments.head is not None:
         drafters["EAGLE-3"] = Eagle3Proposer(head=arguments.head, **trees)
     found |= {name: decoding.tokens_per_step(drafter, plain) for name, drafter in drafters.items()}
@@ -262,7 +265,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="of training")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--block", type=int, default=7)
-    parser.add_argument("--rank", type=int, default=64, help="of the Markov head")
+    parser.add_argument("--rank", type=int, default=64, help="of the Markov head; 0 for none (DFlash)")
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--anchors", type=int, default=64, help="blocks of a row")
     parser.add_argument("--rows", type=int, default=2, help="rows of an update")

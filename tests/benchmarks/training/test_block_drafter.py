@@ -95,8 +95,9 @@ def test_blocks_end_with_their_answer_and_see_their_document_before_them() -> No
     assert {*chosen.flatten().tolist()} <= {2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14}
 
 
-def test_it_learns_and_what_is_written_drafts_the_same(model: Any, tmp_path: Path) -> None:
-    head, found = train(model, text(), ARGUMENTS)
+@pytest.mark.parametrize("rank", [0, 6])
+def test_it_learns_and_what_is_written_drafts_the_same(model: Any, tmp_path: Path, rank: int) -> None:
+    head, found = train(model, text(), argparse.Namespace(**{**vars(ARGUMENTS), "rank": rank}))
     assert found["updates"] > 5
     assert found["loss at the end"] < found["loss at first"]
     write(head, tmp_path)
