@@ -34,6 +34,7 @@ CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/heads/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
 OTHER_HEADS = "tests/heads/strategies/test_other_heads.py"
 MTP, P_EAGLE = "tests/heads/strategies/test_mtp.py", "tests/heads/strategies/test_p_eagle.py"
+BLOCKS = "tests/heads/test_block_folders.py::test_log_probabilities_are_the_references"
 TRAINED = "tests/heads/training/test_eagle3_training.py"
 SERVING = "tests/apps/serving"
 FUSED = "tests/backends/fused/test_fused_backend.py"
@@ -518,6 +519,45 @@ MUTATIONS = (
             ),
         ),
         ("tests/heads/test_eagle3.py",),
+    ),
+    Mutation(
+        "a block drafter's slots one position on",
+        "specdec/heads/block_runner.py",
+        (("[:, self.block_size - self.num_drafted :]", "[:, : self.num_drafted]"),),
+        (f"{BLOCKS}[z-lab]",),
+    ),
+    Mutation(
+        "a block drafter's context normed again by its layers",
+        "specdec/heads/block_head.py",
+        (("layer.keys_and_values(c, cos, sin)", "layer.keys_and_values(layer.input_layernorm(c), cos, sin)"),),
+        (f"{BLOCKS}[z-lab]",),
+    ),
+    Mutation(
+        "a block's own keys kept as the text's",
+        "specdec/heads/block_runner.py",
+        (("self._visible = None\n", "self._visible = [cache.advance(1) for cache in caches] and None\n"),),
+        ("tests/heads/strategies/test_block.py::"
+         "test_drafts_are_the_references_fed_with_transformers_hidden_states[z-lab]",),
+    ),
+    Mutation(
+        "a block's rotation by slot",
+        "specdec/heads/block_runner.py",
+        (("np.stack((block.tokens, block.positions))",
+          "np.stack((block.tokens, block.positions - block.starts[:, None]))"),),
+        (f"{BLOCKS}[z-lab]",),
+    ),
+    Mutation(
+        "the Markov head of another parent",
+        "specdec/heads/block_runner.py",
+        (("self._runner.after(self._slots, level, tokens, features,",
+          "self._runner.after(self._slots, level, tokens[:, ::-1].copy(), features,"),),
+        (f"{BLOCKS}[DeepSpec, vanilla]",),
+    ),
+    Mutation(
+        "a block drafter's window one position longer",
+        "specdec/heads/block_runner.py",
+        (("np.abs(own - slots) < window", "np.abs(own - slots) <= window"),),
+        (f"{BLOCKS}[z-lab, sliding]",),
     ),
     Mutation(
         "a head without its last norm",
@@ -1126,6 +1166,8 @@ def fails(copy: Path, tests: tuple[str, ...]) -> bool:
 
 
 def main() -> None:
+    if unknown := {*sys.argv[1:]} - {mutation.name for mutation in MUTATIONS}:
+        sys.exit(f"unknown names: {'; '.join(sorted(unknown))}\n\n{__doc__}")
     chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or mutation.name in sys.argv[1:]]
     unseen = []
     with tempfile.TemporaryDirectory() as folder:

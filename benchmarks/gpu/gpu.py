@@ -29,7 +29,7 @@ from benchmarks.gpu.parts import Findings, Report
 from benchmarks.gpu.passes import Measured, passes
 from benchmarks.gpu.products import ROWS, row_bits
 from benchmarks.gpu.shapes import LLAMA_8B, SMOLLM2, TINY, Shape
-from benchmarks.gpu.speed import contest
+from benchmarks.gpu.speed import batches, contest
 from benchmarks.gpu.texts import texts
 from benchmarks.prompts import add_prompt_options, encoded_prompts
 from specdec import demo
@@ -51,6 +51,7 @@ class Sizes:
         most_bytes: of matrices that a kernel reads in turn.
         texts: their number and length, and the longest prompt.
         large: the shape of the model with random weights.
+        batches: sizes of whole batches.
     """
 
     num_bytes: int
@@ -63,6 +64,7 @@ class Sizes:
     texts: tuple[int, int, int]
     large: Shape
     passes_of_large: Measured
+    batches: tuple[int, ...] = (8, 32)
 
     @classmethod
     def on(cls, device: torch.device) -> "Sizes":
@@ -83,7 +85,7 @@ class Sizes:
                 large,
             )
         few = Measured((1, 4), (16,), (24,), 0.2)
-        return cls(2**20, (TINY,), (1, 2, 7, 16), (1, 4), (16, 40), 2**14, few, (2, 8, 60), TINY, few)
+        return cls(2**20, (TINY,), (1, 2, 7, 16), (1, 4), (16, 40), 2**14, few, (2, 8, 60), TINY, few, (2,))
 
 
 class MeasuredModel:
@@ -120,6 +122,9 @@ def measure(report: Report, arguments: argparse.Namespace) -> None:
     def speed() -> Part:
         return contest(*measured.load(), arguments.num_tokens, arguments.head, ways)
 
+    def in_batches() -> Part:
+        return batches(*measured.load(), arguments.num_tokens, ways, sizes.batches)
+
     def of_passes() -> Part:  # times don't depend on the weights
         return passes(measured.load()[0] if arguments.model else random(shapes[0]), ways, sizes.passes)
 
@@ -129,6 +134,7 @@ def measure(report: Report, arguments: argparse.Namespace) -> None:
         "passes": (80, of_passes),
         "kernels": (50, lambda: kernels_alone(shapes, *kernels)),
         "speed": (100, speed),
+        "batches": (40, in_batches),
         "texts bfloat16": (50, lambda: texts("bfloat16", arguments.device, *sizes.texts)),
         "passes of 8 billion weights": (90, lambda: passes(random(sizes.large), ways, sizes.passes_of_large)),
         "rows float16": (20, lambda: row_bits(shapes, torch.float16, device, sizes.rows)),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from specdec.numerics import checked_mode
 
 STRATEGIES = "autoregressive", "suffix", "lookahead:N=5,W=15,G=15", "auto"
 HEADS = "eagle3", "auto+eagle3"
+BATCHED = "autoregressive", "auto"
 WARM_UP = 48  # tokens of each contender before any is timed
 
 
@@ -54,7 +56,11 @@ def contest(
     def run(report: Report, found: Findings) -> None:
         found["model"] = f"{type(model).__name__}, {model.num_parameters() / 1e6:.0f} million, {model.dtype}"
         with ExitStack() as stack:
-            contenders: dict[str, Contender] = {"transformers": _transformers(model)}
+            # On CUDA transformers compiles the passes of a static cache.
+            contenders: dict[str, Contender] = {
+                "transformers": _transformers(model),
+                "transformers, static cache": _transformers(model, cache_implementation="static"),
+            }
             for way in ways:
                 generators: dict[str, Generator] = {}
                 if not report.attempt(found, f"{way} loads", partial(loaded, stack, generators, model, way)):
@@ -66,18 +72,55 @@ def contest(
     return run
 
 
-def loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, way: str) -> str:
+def batches(
+    model: Any, prompts: Sequence[list[int]], num_tokens: int, ways: Sequence[str], sizes: Sequence[int]
+) -> Callable[[Report, Findings], None]:
+    """Return the part that times batches of the prompts, repeated up to ``sizes``; the others are ``contest``'s."""
+
+    def run(report: Report, found: Findings) -> None:
+        for way in ways:
+            with ExitStack() as stack:
+                generators: dict[str, Generator] = {}
+                if report.attempt(found, f"{way} loads", partial(loaded, stack, generators, model, way, max(sizes))):
+                    for size, strategy in product(sizes, BATCHED):
+                        of_batch = [prompts[number % len(prompts)] for number in range(size)]
+                        decode = partial(_of_batch, generators[way], of_batch, num_tokens, strategy)
+                        report.attempt(found, f"{way} {strategy}, {size} texts", decode)
+
+    return run
+
+
+def _of_batch(generator: Generator, prompts: list[list[int]], num_tokens: int, strategy: str) -> str:
+    """Decode a batch for the second time; return its speed."""
+    settings: dict[str, Any] = {"proposer": strategy, "eos_token_id": []}
+    generator.generate(prompts, max_new_tokens=WARM_UP, **settings)
+    _wait()
+    began = time.perf_counter()
+    results = generator.generate(prompts, max_new_tokens=num_tokens, **settings)
+    _wait()
+    seconds, num_made = time.perf_counter() - began, sum(len(result.token_ids) for result in results)
+    num_steps = sum(result.stats.steps for result in results)
+    return f"{num_made / seconds:.0f} tokens/s, {num_made / num_steps:.2f} tokens/step"
+
+
+def loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, way: str, max_batch_size: int = 8) -> str:
     """Add a generator that decodes by a way, and return how it drives the model."""
     backend, numerics = way.split()
     began = time.perf_counter()
-    generator = Generator(model, proposer="autoregressive", numerics=checked_mode(numerics), backend=backend)
+    generator = Generator(
+        model,
+        proposer="autoregressive",
+        numerics=checked_mode(numerics),
+        backend=backend,
+        max_batch_size=max_batch_size,
+    )
     generators[way] = stack.enter_context(generator)
     rows = f"rows in multiples of {generator.shapes.row_multiple}"
     return f"{time.perf_counter() - began:.1f} s; {generator.mask!r}; {generator.numerics}; {rows}"
 
 
-def _transformers(model: Any) -> Contender:
-    return lambda prompt, num_tokens: DecodedText(generated(model, prompt, num_tokens), num_tokens)
+def _transformers(model: Any, **options: Any) -> Contender:
+    return lambda prompt, num_tokens: DecodedText(generated(model, prompt, num_tokens, **options), num_tokens)
 
 
 def _specdec(generator: Generator, strategy: str) -> Contender:

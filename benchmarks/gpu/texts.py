@@ -51,11 +51,12 @@ class Cases:
         self.ragged[-1] = [token for prompt in ids for token in prompt][:longest]
 
 
-def generated(model: Any, prompt: list[int], num_tokens: int) -> tuple[int, ...]:
+def generated(model: Any, prompt: list[int], num_tokens: int, **options: Any) -> tuple[int, ...]:
     """The text of transformers' greedy ``generate``, which may go on after an end of text."""
     ids = torch.tensor([prompt], device=model.device)
     model.generation_config.eos_token_id = None
-    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
+    own = {"attention_mask": torch.ones_like(ids), "max_new_tokens": num_tokens, "do_sample": False}
+    output = model.generate(ids, **own, **options)
     return tuple(output[0, len(prompt) :].tolist())
 
 

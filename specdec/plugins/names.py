@@ -57,7 +57,7 @@ BUILT_INS = {
 }
 # The plug-ins in this repository that have entry points: the distribution of each kind and name.
 _OTHERS = {
-    **{("proposers", name): PROJECT for name in ("eagle", "eagle3", "medusa", "mtp", "p_eagle")},
+    **{("proposers", name): PROJECT for name in ("dflash", "dspark", "eagle", "eagle3", "medusa", "mtp", "p_eagle")},
     ("backends", "distributed"): "specdec-distributed",
     ("proposers", "datastore"): "specdec-datastore",
     ("commands", "index"): "specdec-datastore",

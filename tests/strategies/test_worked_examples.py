@@ -12,6 +12,7 @@ MODULES = (
     "specdec.strategies.draft_model.early_exit",
     "specdec.strategies.draft_model.proposer",
     "specdec.strategies.draft_model.vocabulary",
+    "specdec.heads.strategies.block",
     "specdec.heads.strategies.eagle",
     "specdec.heads.strategies.eagle3",
     "specdec.strategies.jacobi",

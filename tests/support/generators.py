@@ -36,7 +36,7 @@ HEADS: dict[str, Callable[[], Proposer]] = {
     "medusa": lambda: MedusaProposer(head=medusa_folder()),
 }
 
-OF_OTHER_MODELS = "mtp", "p_eagle"  # whose own tests bring a model
+OF_OTHER_MODELS = "dflash", "dspark", "mtp", "p_eagle"  # whose own tests bring a model
 
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [

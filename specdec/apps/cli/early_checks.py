@@ -11,7 +11,7 @@ from specdec.models.position_limit import check_length as check_tokens
 from specdec.models.position_limit import position_limit
 from specdec.plugins.names import BUILT_INS, check_name, has_others, known_names, merged_parts
 
-_WITH_HEADS = "eagle", "eagle3", "medusa", "p_eagle"
+_WITH_HEADS = "dflash", "dspark", "eagle", "eagle3", "medusa", "p_eagle"
 
 
 def check_readable(*paths: Path | None) -> None:

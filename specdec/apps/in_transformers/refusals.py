@@ -24,8 +24,8 @@ _ASSISTED = (
     "is_assistant",
 )  # fmt: skip
 _INSTEAD = {
-    "use_mtp": "custom_generate(proposer='auto')",
-    "speculation_type": "custom_generate(proposer=DraftModelProposer(model=…))",
+    "use_mtp": "custom_generate(proposer='mtp')",
+    "speculation_type": "custom_generate(proposer='dflash:head=FOLDER')",
     "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
     "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
 }

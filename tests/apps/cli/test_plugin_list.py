@@ -108,7 +108,7 @@ def test_what_is_listed_is_taken(run: Any) -> None:
         if (
             entry["from"] != "specdec"
             or entry["kind"] in ("backends", "constraints")  # most constraints need a definition
-            or entry["name"] in ("draft_model", "eagle", "eagle3", "medusa", "p_eagle")
+            or entry["name"] in ("draft_model", "dflash", "dspark", "eagle", "eagle3", "medusa", "p_eagle")
             or not fields_of(cls)
         ):
             continue

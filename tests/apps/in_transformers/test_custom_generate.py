@@ -347,8 +347,8 @@ def test_sampled_tokens_follow_generates_distribution(asked: dict[str, Any], mon
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "beams": ({"num_beams": 2}, "no beam search"),
     "assisted": ({"prompt_lookup_num_tokens": 3}, "custom_generate.proposer='prompt_lookup'"),
-    "own heads": ({"use_mtp": True}, "use_mtp=True asks for .*custom_generate.proposer='auto'"),
-    "a kind of speculation": ({"speculation_type": "dflash"}, "speculation_type='dflash' .*DraftModelProposer"),
+    "own heads": ({"use_mtp": True}, "use_mtp=True asks for .*custom_generate.proposer='mtp'"),
+    "a kind of speculation": ({"speculation_type": "dflash"}, r"speculation_type='dflash' .*'dflash:head=FOLDER'"),
     "early exit": ({"assistant_early_exit": 1}, "assistant_early_exit=1 .*draft_model:layers"),
     "an ensemble": ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight=0.5 asks"),
     "attentions": ({"return_dict_in_generate": True, "output_attentions": True}, "doesn't return output_attentions"),

@@ -15,7 +15,7 @@ from benchmarks.gpu.parts import Findings, Report
 from benchmarks.gpu.passes import Measured, passes
 from benchmarks.gpu.products import OWN, UNSPLIT, compared, row_bits, ways_on
 from benchmarks.gpu.shapes import LLAMA_8B, SMOLLM2, TINY
-from benchmarks.gpu.speed import contest
+from benchmarks.gpu.speed import batches, contest
 from benchmarks.gpu.texts import texts
 from specdec.backends.fused.backend import FusedBackend
 from specdec.masks.slot_table.compiler import SlotTableCompiler
@@ -145,7 +145,19 @@ def test_speed_by_each_backend(report: Report, monkeypatch: pytest.MonkeyPatch) 
     ways, model = ["static auto", "fused auto"], TINY.model(torch.bfloat16, CPU, 256)
     found = found_by(report, contest(model, [[1, 2, 3, 1, 2, 3]], 8, ways=ways))
     assert not failures(found)
-    assert len(found["contenders"]) == 9
+    assert len(found["contenders"]) == 10
+    assert found["contenders"]["transformers, static cache"]["over transformers"].endswith("1 of 1 texts equal")
+
+
+@pytest.mark.usefixtures("fused", "no_findings")
+def test_batches_by_each_backend(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.gpu.speed.WARM_UP", 2)
+    found = found_by(
+        report, batches(TINY.model(torch.bfloat16, CPU, 256), [[1, 2, 3]], 4, ["static auto", "fused auto"], (2, 3))
+    )
+    assert not failures(found)
+    assert len([name for name in found if name.endswith(" texts")]) == 2 * 2 * 2
+    assert "tokens/step" in found["fused auto auto, 3 texts"]
 
 
 def test_texts_are_plain_decodings(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
