@@ -31,6 +31,7 @@ from specdec.heads.training.acceptance import held_out_acceptance
 from specdec.heads.training.checkpoint import FILE as CHECKPOINT
 from specdec.heads.training.disk import TEXT
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
+from specdec.heads.training.kept_states import KeptStates
 from specdec.heads.training.packing import pack
 from specdec.heads.training.target import TargetStates
 from specdec.heads.training.text import TrainingText
@@ -158,7 +159,7 @@ def table(out: Path, kills: dict[str, int]) -> list[str]:
         folder = out / name
         own, (differ, num_tensors), ended = documents(folder), difference(expected, folder), figures(folder)
         training = Eagle3Training.from_folder(model, folder)
-        found = held_out_acceptance(training, TargetStates(model, training.layer_ids), rows, DEPTH, 8)
+        found = held_out_acceptance(training, KeptStates(TargetStates(model, training.layer_ids), 0), rows, DEPTH, 8)
         cells = (
             name.replace("_", " "), count, f"{ended['answer_tokens']:,}", len(own), len(own & written),
             f"{len(differ)} of {num_tensors}", ended["updates"], f"{ended['tokens_per_step']:.4f}",

@@ -71,10 +71,10 @@ class _Lines:
     """Progress for a log."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._said, self._best = console, time.monotonic(), 0.0
+        self._console, self._said, self._best, self._stage = console, time.monotonic(), 0.0, ""
 
     def __call__(self, progress: "Progress") -> None:
-        is_better = progress.tokens_per_step > self._best
-        if is_better or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said, self._best = time.monotonic(), progress.tokens_per_step
+        is_news = progress.tokens_per_step > self._best or progress.stage != self._stage
+        if is_news or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said, self._best, self._stage = time.monotonic(), progress.tokens_per_step, progress.stage
             self._console.print(progress.line(), style="dim", highlight=False, markup=False, soft_wrap=True)

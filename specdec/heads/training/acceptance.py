@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from specdec.heads.training.eagle3_training import Eagle3Training
+from specdec.heads.training.kept_states import KeptStates
 from specdec.heads.training.packing import PackedRows
-from specdec.heads.training.target import TargetStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def _reaches(rows: PackedRows, shift: int) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_acceptance(
-    training: Eagle3Training, target: TargetStates, rows: PackedRows, depth: int, batch: int
+    training: Eagle3Training, target: KeptStates, rows: PackedRows, depth: int, batch: int
 ) -> Acceptance:
     """Measure a head on packed rows of answers.
 
     Args:
         training: has the head, on the target's device.
-        target: runs the target.
+        target: computes the target's states.
         rows: on any device.
         depth: drafts per position.
         batch: rows per pass.
@@ -69,9 +69,9 @@ def held_out_acceptance(
     accuracy, chain = torch.zeros(depth, device=device), torch.zeros(depth, device=device)
     count = torch.zeros((), device=device)
     for start in range(0, len(rows), batch):
-        part = rows[start : start + batch].to(device)
+        part = rows[start : start + batch]
+        states, part = target.of(part), part.to(device)
         visible = part.visible()
-        states = target.of(part.tokens, part.positions, visible)
         correct = correct_drafts(training, states.layers, part, visible, depth)
         counted = part.is_answer.roll(-2, 1) & _reaches(part, 1 + depth)
         chosen = correct[counted].float()

@@ -11,6 +11,7 @@ import torch
 from specdec.errors import ModelError, plural
 from specdec.heads.training.acceptance import Acceptance, held_out_acceptance
 from specdec.heads.training.eagle3_training import DEPTH, Eagle3Training
+from specdec.heads.training.kept_states import KeptStates
 from specdec.heads.training.least_squares_start import Samples
 from specdec.heads.training.losses import TrainingBatch, labels
 from specdec.heads.training.packing import PackedRows
@@ -19,6 +20,7 @@ from specdec.heads.training.settings import TrainingSettings
 from specdec.heads.training.target import States, TargetStates
 
 _PREFIX = "optimizer."  # of its tensors' names
+_Sample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # the fields of Samples
 
 
 class ScheduledAdamW:
@@ -92,28 +94,35 @@ class Trainer:
         settings: TrainingSettings,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.training, self.target, self.held_out, self.clock = training, target, held_out, clock
+        self.training, self.target, self.held_out, self.clock = training, KeptStates(target), held_out, clock
         self.head, self.settings = training.head, settings
 
-    def start(self, rows: PackedRows, generator: torch.Generator) -> float:
+    def start(
+        self, rows: PackedRows, generator: torch.Generator, goes_on: Callable[[int], bool] = lambda _: True
+    ) -> float:
         """Begin the head by least squares on some rows; return the explained share of the next states' energy.
 
         Args:
             rows: packed rows, no fewer than one update uses.
             generator: the source of randomness, on the head's device.
+            goes_on: called after some rows with the number of answer tokens read so far; False ends the reading.
         """
+        parts, num_read = list[_Sample](), 0
         _check_size(rows, self.settings.rows_per_batch)
-        parts = [self._samples(batch) for batch in _batches(rows, self.settings.rows_per_batch)]
-        samples = Samples(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        return self.training.start(samples, generator)
+        for first in range(0, len(rows), self._rows_at_once):  # as training reads them
+            chunk = rows[first : first + self._rows_at_once]
+            parts.append(self._samples(chunk))
+            num_read += chunk.num_answer_tokens
+            if not goes_on(num_read):
+                break
+        return self.training.start(Samples(*(torch.cat(each) for each in zip(*parts, strict=True))), generator)
 
-    def _samples(self, rows: PackedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _samples(self, rows: PackedRows) -> _Sample:
         first = labels(rows, None, 1).to(self.training.device) - 1  # x_{i+1} of each sample
-        rows = rows.to(self.training.device)
-        states = self.target.of(rows.tokens, rows.positions, rows.visible())
+        states = self.target.of(rows)
         return (
             states.layers.flatten(0, 1)[first - 1].float(),
-            rows.tokens.flatten()[first],
+            rows.tokens.to(self.training.device).flatten()[first],
             states.final.flatten(0, 1)[first].float(),
         )
 
@@ -211,17 +220,22 @@ class Trainer:
         in_vocabulary = torch.zeros(self.head.config.vocab_size, dtype=torch.bool)
         in_vocabulary[self.head.target_ids.cpu()] = True
         num_steps = len(self.settings.step_weights)
-        at_once, end = max(1, self.settings.rows_per_target_pass // size) * size, len(rows) // size * size
+        at_once, end = self._rows_at_once, len(rows) // size * size
         for start in range(skipped * size // at_once * at_once, end, at_once):
             chunk = rows[start : min(start + at_once, end)]
-            there = chunk.to(device)
+            states, there = self.target.of(chunk), chunk.to(device)
             visible = there.visible()
-            states = self.target.of(there.tokens, there.positions, visible)
             for first in range(max(0, skipped * size - start), len(chunk), size):
                 part = slice(first, first + size)
                 indices = labels(chunk[part], in_vocabulary, num_steps).to(device, non_blocking=True)
                 found = States(states.layers[part], states.final[part])
                 yield TrainingBatch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
+
+    @property
+    def _rows_at_once(self) -> int:
+        """The number of rows whose states are computed in one pass."""
+        size = self.settings.rows_per_batch
+        return max(1, self.settings.rows_per_target_pass // size) * size
 
     def evaluate(self, other: Eagle3Training | None = None) -> Acceptance:
         """Measure the head on the held-out rows, or another one."""
@@ -269,8 +283,3 @@ def _check_size(rows: PackedRows, least: int) -> None:
             f"too little text to train on: {plural(len(rows), 'packed row')}, and an update takes {least}: generate "
             "more text"
         )
-
-
-def _batches(rows: PackedRows, size: int) -> Iterator[PackedRows]:
-    for start in range(0, len(rows) - size + 1, size):
-        yield rows[start : start + size]

@@ -114,7 +114,7 @@ class OwnText:
             RequestError: the text can't be saved.
         """
         if self.seconds and self.settings.text_seconds <= self.seconds:
-            seconds = 60 * self.settings.minutes - (watch.clock() - began)
+            seconds = 60 * self.settings.minutes - self.settings.reserved_seconds - (watch.clock() - began)
             watch.on_plan(self.plan_without_text(seconds / 60))
             return
         with within_memory(f"the copy that writes text doesn't fit: {_REMEDY}"):
@@ -222,7 +222,8 @@ class _Writing:
         seconds = max(0.0, self._seconds - (self._first_step - self._began))
         num_wanted = self._num_before + self._num_answer_tokens(steps_per_second * seconds)
         text_minutes, spent = self._seconds / 60, (self._began - self._run_began) / 60
-        minutes = max(0.0, self._settings.minutes - spent - text_minutes)
+        whole = self._settings.minutes - self._settings.reserved_seconds / 60
+        minutes = max(0.0, whole - spent - text_minutes)
         source, has_training = rollout.script.description, self._settings.has_training
         self._watch.on_plan(Plan(num_wanted, self._num_before, rate, text_minutes, minutes, source, has_training))
 

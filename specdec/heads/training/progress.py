@@ -90,7 +90,7 @@ class Progress:
     """The state of a run.
 
     Attributes:
-        stage: "text" or "training".
+        stage: "text", "least-squares start" or "training".
         num_answer_tokens: written or trained on so far, repetitions included; 0 before the first one.
         tokens_per_second: answer tokens.
         seconds_left: until the whole run ends.

@@ -78,6 +78,7 @@ class HeadSettings(BaseModel):
 
     Attributes:
         minutes: time for everything.
+        reserved_seconds: of that, left for what the caller does with the head.
         text_share: share of the time in which the target writes text; 1 trains no head.
         answer_tokens: most tokens of an answer.
         num_rows: documents written side by side, if memory allows; None for 128 on a CPU and 4,096 on a GPU.
@@ -91,6 +92,7 @@ class HeadSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     minutes: float = Field(default=60.0, gt=0)
+    reserved_seconds: float = Field(default=0.0, ge=0)
     text_share: float = Field(default=0.4, gt=0, le=1)
     answer_tokens: int = Field(default=256, ge=1)
     num_rows: int | None = Field(default=None, ge=1)
@@ -103,7 +105,7 @@ class HeadSettings(BaseModel):
     @property
     def text_seconds(self) -> float:
         """The time for text."""
-        return 60 * self.minutes * self.text_share
+        return max(0.0, 60 * self.minutes - self.reserved_seconds) * self.text_share
 
     @property
     def has_training(self) -> bool:

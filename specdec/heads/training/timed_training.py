@@ -27,7 +27,7 @@ from specdec.heads.training.text import TrainingText
 from specdec.machine.cache_files import put_in_place
 from specdec.models.architecture import name_of
 
-_START_ROWS = 128
+_START_ROWS, _START_SHARE = 128, 0.3  # of the time for training, at most; training reads the same rows again
 _MINUTES_PER_EVALUATION = 5.0
 _RESERVE = 0.02  # of the time
 
@@ -165,12 +165,13 @@ class TimedTraining:
             began: the watch's time at which the run began.
             checkpoint: go on from there; None begins the training.
         """
-        ends_at, reserve = began + 60 * self.settings.minutes, 60 * _RESERVE * self.settings.minutes
+        ends_at = began + 60 * self.settings.minutes - self.settings.reserved_seconds
+        reserve = 60 * _RESERVE * self.settings.minutes
         folder, is_interrupted = self.place.folder, False
         try:
             if checkpoint is None:
                 generator = torch.Generator(self.training.device).manual_seed(self.settings.seed)
-                self.trainer.start(self.rows[:_START_ROWS], generator)
+                self._start(generator, ends_at)
                 self.best = self._measured_before(folder)
                 seconds = max(ends_at - reserve - self.watch.clock(), 1e-3)
             else:
@@ -190,6 +191,17 @@ class TimedTraining:
         assert self.best is not None, "the start is evaluated"
         num_tokens = self.text.num_answer_tokens
         return TrainedHead(folder, self.place.digest, self.best, num_tokens, is_interrupted, self.seen)
+
+    def _start(self, generator: torch.Generator, ends_at: float) -> None:
+        """Begin the head by least squares, on as much text as a share of the time until ``ends_at`` allows."""
+        began = self.watch.clock()
+
+        def goes_on(num_read: int) -> bool:
+            now = self.watch.clock()
+            self.watch.on_progress(Progress("least-squares start", num_read, 0.0, ends_at - now))
+            return now - began < _START_SHARE * (ends_at - began)
+
+        self.trainer.start(self.rows[:_START_ROWS], generator, goes_on)
 
     def _watching(self, ends_at: float) -> Callable[[RunOutcome], None]:
         """Return a function that keeps the best head of a run and reports progress."""

@@ -99,7 +99,11 @@ def test_a_plan_comes_before_text_and_training(made: tuple[TrainedHead, Seen]) -
     (plan,) = seen.plans
     assert plan.text_minutes == pytest.approx(SETTINGS.minutes * SETTINGS.text_share)
     assert plan.training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share) - TICK / 60)
-    assert [stage for stage, _ in itertools.groupby(each.stage for each in seen.reports)] == ["text", "training"]
+    assert [stage for stage, _ in itertools.groupby(each.stage for each in seen.reports)] == [
+        "text",
+        "least-squares start",
+        "training",
+    ]
     assert all(earlier.seconds_left > later.seconds_left for earlier, later in itertools.pairwise(seen.reports))
     assert 0 <= seen.reports[-1].seconds_left < 0.1 * 60 * SETTINGS.minutes
     lengths = [each.tokens_per_step for each in seen.reports if each.stage == "training"]

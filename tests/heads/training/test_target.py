@@ -6,6 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from specdec import ModelError
+from specdec.heads.training.kept_states import KeptStates
 from specdec.heads.training.packing import PackedRows, pack
 from specdec.heads.training.target import TargetStates
 from specdec.heads.training.text import TrainingText
@@ -52,3 +53,23 @@ def test_rows_fit_into_the_window_or_are_refused() -> None:
     target.of(rows.tokens)
     with pytest.raises(ModelError, match="a window of 19 tokens, and rows of 20 tokens don't fit"):
         target.of(rows.tokens, rows.positions, rows.visible())
+
+
+def test_states_are_kept_while_they_fit() -> None:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+    rows, target, calls = packed(), TargetStates(model, [1, 3]), list[int]()
+    model.get_decoder().register_forward_pre_hook(lambda *_: calls.append(1))
+    one = target.of(rows.tokens, rows.positions, rows.visible())
+    size = one.layers.nbytes + one.final.nbytes
+    for most, expected in ((size, 1), (size - 1, 3), (0, 3)):
+        calls.clear()
+        kept = KeptStates(target, most)
+        found = [kept.of(rows[:1]) for _ in range(3)]
+        assert len(calls) == expected
+        assert kept.num_bytes == (size if expected == 1 else 0)
+        for states in found:
+            torch.testing.assert_close(states.layers, one.layers, rtol=0, atol=0)
+            torch.testing.assert_close(states.final, one.final, rtol=0, atol=0)
+    others = pack(TrainingText.of([np.arange(9, dtype=np.int32)], [2]), 20, np.random.default_rng(0))
+    assert not torch.equal(kept.of(others).final, one.final)
