@@ -67,7 +67,7 @@ class Blocks:
         of_block = anchors[..., None].expand(-1, -1, size).flatten(1)
         documents = rows.documents.gather(1, self.labels) == rows.documents.gather(1, of_block)
         answers = rows.is_answer.gather(1, self.labels) & (places.flatten(1) < length)
-        inside = (documents & answers).unflatten(1, (-1, size)).int().cumprod(-1).bool()
+        inside = (documents & answers).view(len(rows), -1, size).int().cumprod(-1).bool()
         self.is_valid = (inside & (rows.positions.gather(1, anchors) > 0)[..., None]).flatten(1)
         tokens = torch.full(places.shape, MASK, device=anchors.device)
         tokens[..., 0] = rows.tokens.gather(1, anchors)

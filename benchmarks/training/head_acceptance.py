@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.training.head_run import answer_of, on_prompts
 from specdec import Generator
+from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.training.eagle3_training import Eagle3Training
 from specdec.heads.training.target import TargetStates
 from specdec.strategies.auto.growth import Growth
@@ -82,7 +83,8 @@ def main() -> None:
 
 
 def merge(head: Path | None, num_nodes: int) -> FixedMerge:
-    return FixedMerge(AutoProposer().merged(head).proposers, num_nodes=num_nodes)
+    further = [] if head is None else [Eagle3Proposer(head=head)]
+    return FixedMerge(proposers=AutoProposer().merged(further).proposers, num_nodes=num_nodes)
 
 
 class Decoding:
