@@ -46,6 +46,15 @@ def head_of(model: object) -> Path | None:
     return folder_for(digest) if digest in known else None
 
 
+def local_folders() -> list[Path]:
+    """Return the folders of all heads that were trained on this machine, the newest first."""
+    try:
+        found = [path.parent for path in (cache_folder() / "heads").glob("*/config.json") if _is_digest(path.parent)]
+        return sorted(found, key=lambda folder: -(folder / "config.json").stat().st_mtime)
+    except OSError:
+        return []
+
+
 def folder_for(digest: str) -> Path:
     """Return the folder in which ``head_of`` looks for the head of a model with this digest."""
     return cache_folder() / "heads" / digest
@@ -76,7 +85,7 @@ def model_digest(model: object) -> str:
 
 def _may_fit(path: Path, model: object) -> bool:
     """Return False if the head with this configuration can't be one that was trained here for the model."""
-    if not re.fullmatch("[0-9a-f]{32}", path.parent.name):
+    if not _is_digest(path.parent):
         return False
     text = _text_config(model)
     try:
@@ -84,6 +93,10 @@ def _may_fit(path: Path, model: object) -> bool:
         return text is not None and bool(settings["hidden_size"] == getattr(text, "hidden_size", None))
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return True  # a damaged head is reported to the model that it was trained for
+
+
+def _is_digest(folder: Path) -> bool:
+    return re.fullmatch("[0-9a-f]{32}", folder.name) is not None
 
 
 def _text_config(model: object) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import date
 
+from specdec.heads.head_facts import facts_of
 from specdec.heads.local_heads import head_of
 from specdec.plugins.hookspecs import hookimpl
 from specdec.strategies.base import LocalSource
@@ -23,9 +24,10 @@ def specdec_proposers() -> Mapping[str, str]:
 
 @hookimpl
 def specdec_local_sources(model: object) -> Sequence[LocalSource]:
-    """Return the head that `specdec train head` made for this very model on this machine."""
+    """Return the head that `specdec train head` made for this very model, if it was measured to be faster here."""
     folder = head_of(model)
-    if folder is None:
+    facts = None if folder is None else facts_of(folder)
+    if folder is None or facts is None or facts.speeds is None or not facts.speeds.is_faster:
         return []
     from specdec.heads.strategies.eagle3 import Eagle3Proposer
 

@@ -15,6 +15,7 @@ from specdec.apps.cli.chat import chat
 from specdec.apps.cli.decode import generate
 from specdec.apps.cli.demo import demo
 from specdec.apps.cli.evaluate import compare, report
+from specdec.apps.cli.heads import heads
 from specdec.apps.cli.load import bench_serve
 from specdec.apps.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.apps.cli.plugin_commands import ANY_OPTIONS, CommandGroup
@@ -56,6 +57,7 @@ _training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _training.command("head")(with_version(train))
 _training.command("consistency", hidden=True, context_settings=ANY_OPTIONS)(refuse_consistency)
 app.add_typer(_training, name="train", help="Train a draft head for a model.")
+app.add_typer(heads, name="heads")
 
 
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO

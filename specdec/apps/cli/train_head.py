@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from specdec.apps.cli.heads import verdict
 from specdec.apps.cli.option_groups import with_option_groups
 from specdec.apps.cli.options import EXIT_INTERRUPTED, before_anything_runs, check_outputs
 from specdec.apps.cli.progress import status
@@ -17,13 +18,14 @@ from specdec.apps.cli.training_progress import training_progress
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
+    from specdec.heads.head_facts import Speeds
     from specdec.heads.training import HeadSettings, TrainedHead
     from specdec.heads.training.script import Script
     from specdec.heads.training.text import TrainingText
     from specdec.heads.training.text_export import ExportLayout
 
 _KIND = "eagle3"  # of the heads that are trained
-_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE = 20.0, 0.02  # for decoding with the new head
+_REPORT_SECONDS, _REPORT_SHARE, _MOST_SHARE = 60.0, 0.03, 0.25  # of the time, for decoding with the new head
 
 
 @with_option_groups
@@ -47,7 +49,9 @@ def train(
     ] = None,
     has_report: Annotated[
         bool,
-        typer.Option("--report/--no-report", help="write report.html into the head's folder: curves and speeds"),
+        typer.Option(
+            "--report/--no-report", help="measure the head, and write report.html into its folder: curves and speeds"
+        ),
     ] = True,
     kind: Annotated[str, typer.Option(hidden=True)] = _KIND,
 ) -> None:
@@ -68,7 +72,13 @@ def train(
         exported = None if export is None else (_layout(export[0]), export[1])
         check_outputs(exported and exported[1])
         loaded, tokenizer, tokens = run.load(model)
-    settings = HeadSettings(minutes=run.minutes, draft_vocab_size=vocabulary, seed=run.seed)
+    seconds = min(max(_REPORT_SECONDS, _REPORT_SHARE * 60 * run.minutes), _MOST_SHARE * 60 * run.minutes)
+    settings = HeadSettings(
+        minutes=run.minutes,
+        reserved_seconds=seconds if has_report and export is None else 0.0,
+        draft_vocab_size=vocabulary,
+        seed=run.seed,
+    )
     console = Console(highlight=False, markup=False)
     missing = "a head was trained" if exported is None else f"{exported[1]} was written"
     with training_progress(out, missing, run.resume) as show:
@@ -80,9 +90,9 @@ def train(
         head = train_head(loaded, tokenizer, out, settings, tokens, run.resume, watch)
     commands = _Commands.of(model, settings, out, run)
     _print(console, head, commands)
-    if has_report:
-        seconds = max(_LEAST_SECONDS_OF_REPORT, _REPORT_SHARE * 60 * run.minutes)
-        _report(console, head, loaded, tokenizer, commands, seconds)
+    speeds = _report(console, head, loaded, tokenizer, commands, seconds) if has_report else None
+    if out is None:
+        console.print(_verdict(head, speeds, commands), soft_wrap=True)
     if head.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -150,12 +160,16 @@ class _Commands:
     def compare(self, head: "TrainedHead") -> str:
         """Return the command that compares decoding with and without the head."""
         strategies = " ".join(["auto:head=false", *self.strategies(head)])
-        return f"specdec compare {strategies} {self._with('model', 'device', 'dtype')}"
+        return f"specdec compare {strategies} {self.model()}"
+
+    def model(self) -> str:
+        """Return the options that choose the model."""
+        return self._with("model", "device", "dtype")
 
     def strategies(self, head: "TrainedHead") -> list[str]:
         """Return ``auto`` with the head, and the head alone; in the cache folder they find it themselves."""
         if self.options["out"] is None:
-            return ["auto", _KIND]
+            return [f"auto+{_KIND}", _KIND]
         return [shlex.quote(f"{name}:head={head.folder}") for name in (f"auto+{_KIND}", _KIND)]
 
     def _with(self, *names: str) -> str:
@@ -174,34 +188,56 @@ def _print(console: Console, head: "TrainedHead", commands: _Commands) -> None:
     )
     if head.is_interrupted:
         console.print(f"go on with the training in {head.folder}: the same command with --resume", soft_wrap=True)
-    if commands.options["out"] is None:
-        console.print(f"auto, the default strategy, drafts with it for this model ({head.folder})", soft_wrap=True)
-    else:
+    if commands.options["out"] is not None:
         console.print(f"use it: --proposer {commands.strategies(head)[0]}", soft_wrap=True)
     console.print(f"compare: {commands.compare(head)}", soft_wrap=True)
 
 
+def _verdict(head: "TrainedHead", speeds: "Speeds | None", commands: _Commands) -> str:
+    """Return in words whether ``auto`` drafts with a head of the cache folder, after noting its speeds."""
+    from specdec.heads.head_facts import note_speeds
+    from specdec.heads.training.progress import next_measured, rounded
+
+    if speeds is None:
+        return f"auto drafts with it once it is measured to be faster: specdec heads measure {commands.model()}"
+    note_speeds(head.folder, speeds)
+    following = None if speeds.is_faster else next_measured(head.num_answer_tokens)
+    if following is None:
+        return verdict(speeds)
+    return (
+        f"{verdict(speeds)}. More text brings more: it learnt from {rounded(head.num_answer_tokens, 2)} answer tokens, "
+        f"and SmolLM2's head reached {following[1]:.1f} tokens per step with {rounded(following[0], 2)}: the same "
+        "command with more --minutes and --resume goes on with its text"
+    )
+
+
 def _report(
     console: Console, head: "TrainedHead", model: Any, tokenizer: Any, commands: _Commands, seconds: float
-) -> None:
-    """Write the report page; what keeps it from being written is printed, as the head is there all the same."""
-    try:
-        from specdec.apps.pictures.training_report import check_training_report, measure_head, write_training_report
+) -> "Speeds | None":
+    """Measure the head and write the report page; return its speeds, None if they couldn't be measured.
 
-        check_training_report()
+    What keeps it from being measured or written is printed, as the head is there all the same.
+    """
+    speeds = None
+    try:
+        from specdec.apps.pictures import training_report
+
+        training_report.check_training_report()
         comparison = None
         if not head.is_interrupted:
             with status("measuring the head on this machine"):
                 try:
-                    comparison = measure_head(model, tokenizer, head.folder, seconds)
+                    comparison = training_report.measure_head(model, tokenizer, head.folder, seconds)
+                    speeds = training_report.speeds_of(comparison)
                 except SpecdecError as error:
                     console.print(f"no speeds in the report: {error}", soft_wrap=True)
         path = head.folder / "report.html"
         facts = {"model": str(commands.options["model"]), "command": commands.train()}
-        write_training_report(path, head, comparison, facts, commands.compare(head))
+        training_report.write_training_report(path, head, comparison, facts, commands.compare(head))
     except SpecdecError as error:
         console.print(f"no report page: {error}", soft_wrap=True)
     except KeyboardInterrupt:
         console.print("no report page: interrupted", soft_wrap=True)
     else:
         console.print(f"report: {path}", soft_wrap=True)
+    return speeds

@@ -1,5 +1,6 @@
 """A head's training as one HTML page: curves, and speeds with and without the head on this machine."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from specdec.apps.comparison.prompts import EvaluationPrompt, demo_prompts, sele
 from specdec.apps.comparison.results import Comparison
 from specdec.apps.comparison.session import ComparisonSession
 from specdec.apps.pictures.training_figures import curves
+from specdec.heads.head_facts import Speeds
 from specdec.heads.training import TrainedHead
 from specdec.heads.training.disk import writing_to
 from specdec.heads.training.progress import rounded
@@ -18,7 +20,7 @@ from specdec.machine.extras import needs
 from specdec.machine.facts import machine_facts
 
 _NEW_TOKENS = 64
-_WITHOUT, _WITH = "auto without the head", "auto with the head"
+_WITHOUT, _WITH, _ALONE = "auto without the head", "auto with the head", "the head alone"
 _MODULES = "jinja2", "matplotlib", "scipy.stats"
 
 
@@ -38,6 +40,7 @@ def measure_head(
     folder: Path,
     seconds: float,
     prompts: Sequence[EvaluationPrompt] | None = None,
+    backend: str = "hf",
 ) -> Comparison:
     """Decode a prompt of each category without drafts, with ``auto``'s other sources, with the head, and with both.
 
@@ -45,19 +48,27 @@ def measure_head(
         model: the target.
         tokenizer: the model's.
         folder: the head's.
-        seconds: no further run starts after this time.
+        seconds: of all; no further run starts after this time.
         prompts: to decode; None for the built-in ones.
+        backend: that runs the model.
 
     Raises:
         SpecdecError: a strategy can't decode the prompts, or not every one has decoded one in this time.
     """
     head = f"eagle3:head={folder}"
-    strategies = {_WITHOUT: "auto:head=false", "the head alone": head, _WITH: f"auto+{head}"}
+    strategies = {_WITHOUT: "auto:head=false", _ALONE: head, _WITH: f"auto+{head}"}
     chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
+    ends_at = time.monotonic() + seconds
     with ComparisonSession(
-        model, strategies, chosen, tokenizer=tokenizer, backend="hf", max_new_tokens=_NEW_TOKENS
+        model, strategies, chosen, tokenizer=tokenizer, backend=backend, max_new_tokens=_NEW_TOKENS
     ) as session:
-        return session.run(seconds=seconds)
+        return session.run(seconds=ends_at - time.monotonic())
+
+
+def speeds_of(comparison: Comparison) -> Speeds:
+    """Return the speeds that ``measure_head`` found."""
+    ratios = {row.strategy: row.speed_up.value for row in comparison.rows}
+    return Speeds(without=ratios[_WITHOUT], with_head=ratios[_WITH], alone=ratios[_ALONE])
 
 
 def write_training_report(
@@ -101,8 +112,8 @@ def write_training_report(
 
 def _speeds(comparison: Comparison) -> str:
     """Return how fast ``auto`` is with and without the head."""
-    ratios = {row.strategy: row.speed_up.value for row in comparison.rows}
+    speeds = speeds_of(comparison)
     return (
-        f"With the head, auto decodes {ratios[_WITH]:.2f} times as fast as plain decoding; without it, "
-        f"{ratios[_WITHOUT]:.2f} times."
+        f"With the head, auto decodes {speeds.with_head:.2f} times as fast as plain decoding; without it, "
+        f"{speeds.without:.2f} times."
     )

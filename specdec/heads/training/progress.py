@@ -22,6 +22,11 @@ def rounded(value: float, digits: int) -> str:
     return f"{value / 1e6:,g} million" if value >= 1e6 else f"{value:,g}"
 
 
+def next_measured(num_answer_tokens: int) -> tuple[int, float] | None:
+    """Return the next larger text that SmolLM2's head was trained on, in answer tokens, and its tokens per step."""
+    return next((point for point in MEASURED if point[0] > num_answer_tokens), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work planned for the given time.

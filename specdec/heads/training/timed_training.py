@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from specdec.errors import ModelError, plural
+from specdec.heads.head_facts import HeadFacts, write_facts
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.checkpoint import Checkpoint
 from specdec.heads.training.disk import PART, writing_to
@@ -236,5 +237,11 @@ class TimedTraining:
             part = Path(name)
             self.training.write(part)
             (part / "README.md").write_text(card, encoding="utf-8")
+            write_facts(folder, self._facts(found))
             for file in ("model.safetensors", "README.md", "config.json"):  # readers look for the last
                 put_in_place(part / file, folder / file)
+
+    def _facts(self, found: Acceptance) -> HeadFacts:
+        name = str(getattr(self.model, "name_or_path", "") or name_of(self.model))
+        num_tokens = self.text.num_answer_tokens
+        return HeadFacts(model=name, num_answer_tokens=num_tokens, tokens_per_step=found.tokens_per_step)

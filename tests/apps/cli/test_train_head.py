@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specdec.apps.pictures import training_report
 from specdec.heads import training
+from specdec.heads.head_facts import Speeds, facts_of
 from specdec.heads.training import Plan, Progress, TrainedHead
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.run import RunOutcome
@@ -59,8 +61,30 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
     assert (code, given["out"]) == (0, None)
     assert len(given["prompts"]) == 2
     assert given["prompts"][1] == [5, 6, 7]
-    assert "auto, the default strategy, drafts with it for this model (cached" in out
-    assert "specdec compare auto:head=false auto eagle3 --model demo" in out
+    assert "auto drafts with it once it is measured to be faster: specdec heads measure --model demo\n" in out
+    assert "specdec compare auto:head=false auto+eagle3 eagle3 --model demo" in out
+
+
+@pytest.mark.parametrize(("with_head", "said"), [(1.6, "from now on"), (1.4, "it goes on without the head. More text")])
+def test_a_head_is_autos_only_if_it_was_measured_to_be_faster(
+    run: Any, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_head: float, said: str
+) -> None:
+    """Nothing says so before, and time for the measurement is left."""
+    speeds = Speeds(without=1.5, with_head=with_head, alone=1.0)
+    monkeypatch.setattr(training_report, "measure_head", lambda *others: given.update(seconds=others[-1]))
+    monkeypatch.setattr(training_report, "speeds_of", lambda _: speeds)
+    monkeypatch.setattr(training_report, "write_training_report", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("train", "head", "--model", "demo", "--minutes", "5")
+    assert code == 0
+    assert out.count("auto") == out[out.index("compare:") :].count("auto")
+    assert f"{with_head:.2f} times as fast as plain decoding with the head and 1.50 times without" in out
+    assert said in out
+    assert ("with 500,000: the same command with more --minutes and --resume" in out) == (with_head < 1.5)
+    assert given["seconds"] == given["settings"].reserved_seconds == 60.0
+    known = facts_of(tmp_path / "cached")
+    assert known is not None
+    assert known.speeds == speeds
 
 
 def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any], tmp_path: Path) -> None:

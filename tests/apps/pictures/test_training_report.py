@@ -10,13 +10,14 @@ import pytest
 
 from specdec import ModelError, RequestError, demo
 from specdec.apps.comparison.prompts import demo_prompts
-from specdec.apps.pictures.training_report import measure_head, write_training_report
+from specdec.apps.pictures.training_report import measure_head, speeds_of, write_training_report
 from specdec.heads.training import TrainedHead
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.run import RunOutcome
 from tests.apps.comparison.reported import build
 
 FOUND = [Acceptance((0.2, 0.2), (0.2, 0.1), 500), Acceptance((0.5, 0.4), (0.5, 0.25), 500)]
+SPEEDS = {"auto without the head": 1.5, "the head alone": 1.25, "auto with the head": 2.0}
 CURVES = ["Loss", "Acceptance by depth", "Tokens per step on held-out text"]
 
 
@@ -36,7 +37,7 @@ def titles(text: str) -> list[str | None]:
 
 
 def test_it_shows_the_runs_curves_and_the_measured_speeds(tmp_path: Path) -> None:
-    text = page(tmp_path, build({"auto without the head": 1.5, "auto with the head": 2.0}))
+    text = page(tmp_path, build(SPEEDS))
     assert "1.75 tokens per step (chain of 2 draft tokens, held-out text)" in text
     assert "trained on 123,000 answer tokens of the model's own text" in text
     assert [*CURVES, "Tokens per step by category", "Speed-up over plain decoding"] == titles(text)
@@ -49,6 +50,12 @@ def test_it_shows_the_runs_curves_and_the_measured_speeds(tmp_path: Path) -> Non
     assert not re.search(r'(src|href)="(?!#)|https?://(?!www\.w3\.org)', text)
     ids = re.findall(r' id="([^"]*)"', text)
     assert len(ids) == len(set(ids))
+
+
+def test_speeds_are_the_comparisons() -> None:
+    speeds = speeds_of(build(SPEEDS))
+    assert (speeds.without, speeds.alone, speeds.with_head) == pytest.approx((1.5, 1.25, 2.0))
+    assert speeds.is_faster
 
 
 def test_without_a_comparison_it_has_curves_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import Generator, ModelError, demo
 from specdec.heads import local_heads
+from specdec.heads.head_facts import HeadFacts, Speeds, facts_of, note_speeds, write_facts
 from specdec.heads.local_heads import folder_for, head_of, model_digest
 from specdec.heads.strategies.engine import HeadEngine
 from specdec.strategies.auto.merged import MergedEngine
@@ -22,6 +23,7 @@ from specdec.strategies.signals import Hidden
 from tests.support.plain import decode_model
 
 SEED, NUM_TOKENS = 11, 24
+FASTER = Speeds(without=1.5, with_head=1.6, alone=1.2)
 
 
 @pytest.fixture
@@ -29,6 +31,8 @@ def folder(built_in: tuple[Any, Any]) -> Iterator[Path]:
     """The built-in model's head where the training command would have put it."""
     place = folder_for(model_digest(built_in[0]))
     shutil.copytree(demo.head_folder(), place)
+    write_facts(place, HeadFacts(model="demo", num_answer_tokens=1000, tokens_per_step=2.0))
+    note_speeds(place, FASTER)
     yield place
     shutil.rmtree(place.parent)
 
@@ -111,6 +115,30 @@ def test_the_digest_is_computed_once_for_the_same_weights(
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(1.5)
     assert head_of(model) is None
+
+
+def test_auto_drafts_with_a_head_once_it_was_measured_to_be_faster(built_in: tuple[Any, Any], folder: Path) -> None:
+    """A new head, and one that isn't faster, draft where they are named."""
+
+    def drafts_with_it() -> bool:
+        with Generator(*built_in) as generator:
+            return "eagle3" in parts_of(generator._binding.strategies.own.engine)
+
+    assert drafts_with_it()
+    for speeds in (FASTER.model_copy(update={"with_head": 1.5}), FASTER.model_copy(update={"with_head": 1.4})):
+        note_speeds(folder, speeds)
+        assert not drafts_with_it()
+    note_speeds(folder, FASTER)
+    known = facts_of(folder)
+    assert known is not None
+    assert (known.model, known.speeds) == ("demo", FASTER)
+    assert drafts_with_it()
+    write_facts(folder, known.model_copy(update={"speeds": None}))
+    assert not drafts_with_it()
+    (folder / "facts.json").unlink()
+    assert not drafts_with_it()
+    with Generator(*built_in, proposer="eagle3") as generator:
+        assert generator.generate("def ", max_new_tokens=4).token_ids
 
 
 def break_config(folder: Path) -> None:

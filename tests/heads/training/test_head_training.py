@@ -128,7 +128,7 @@ def test_the_folder_has_the_published_layout_and_a_card(made: tuple[TrainedHead,
     assert f"--proposer 'eagle3:head={folder}'" in card
     assert f"{made[0].num_answer_tokens:,} answer tokens" in card
     assert {each.name for each in folder.iterdir()} == {
-        "README.md", "config.json", "model.safetensors", "text.json", "text.npz",
+        "README.md", "config.json", "facts.json", "model.safetensors", "text.json", "text.npz",
     }  # fmt: skip
 
 
@@ -325,7 +325,7 @@ def test_a_run_that_is_killed_while_writing_goes_on_with_its_text_and_time(tmp_p
     assert 0 < plan.text_minutes < 0.9 * SETTINGS.minutes * SETTINGS.text_share
     assert plan.text_minutes + plan.training_minutes < SETTINGS.minutes
     assert {each.name for each in tmp_path.iterdir()} == {
-        "README.md", "config.json", "model.safetensors", "text.json", "text.npz", "training.safetensors",
+        "README.md", "config.json", "facts.json", "model.safetensors", "text.json", "text.npz", "training.safetensors",
     }  # fmt: skip
 
 
