@@ -88,7 +88,7 @@ def test_exact_numerics_hold_on_packed_weights(model: PreTrainedModel, dtype: to
     plain = Generator(model, proposer="autoregressive", weights="onednn")
     drafting = Generator(model, proposer=proposer, weights="onednn")
     assert plain.numerics.is_bit_exact
-    assert decoded(plain, 64) == decoded(drafting, 64)
+    assert decoded(plain, 32) == decoded(drafting, 32)
 
 
 def test_closing_gives_the_model_back(model: PreTrainedModel) -> None:
