@@ -28,7 +28,7 @@ REGISTERED = [*(name for name in names_of("proposers") if name not in {"eagle", 
 WITH_OPTIONS = [name for name in PROPOSERS if name not in REGISTERED]
 TRAINING_FREE = [name for name in names_of("proposers") if name not in {CHAIN, *HEADS, *OF_OTHER_MODELS}]
 ALONE, BATCH = "alone", "batch"
-NUM_TOKENS = 5
+NUM_TOKENS = 4
 
 
 def cases() -> Iterator[Any]:
