@@ -268,7 +268,7 @@ class Packing:
 
 
 def cases() -> Iterator[Any]:
-    """Yield what drafts cost, how often one is accepted, and what the search costs: by day every pair but the last."""
+    """Yield a cost of drafts, how often one is accepted and a cost of the search: by day each pair of the first two."""
     for i, takes in enumerate([0.0, 0.02, 0.2, 1.0, "stairs"]):
         for j, accepts_every in enumerate([0, 2, 5]):
             for k, searching in enumerate([0.0, 0.3]):
