@@ -8,7 +8,7 @@ import torch
 from specdec import Generator, demo
 from tests.support.plain import decode_model
 
-NUM_TOKENS = 64
+NUM_TOKENS = 40
 SEED = 20
 
 

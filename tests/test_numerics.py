@@ -34,7 +34,7 @@ def watched(generator: Generator, prompt: list[int], **settings: Any) -> tuple[t
     def note(record: StepRecord) -> None:
         scores.extend(shown for outcome in record.outcomes for shown in outcome.scores if shown is not None)
 
-    result = generator.generate(prompt, max_new_tokens=20, keeps_scores=True, on_step=note, **settings)
+    result = generator.generate(prompt, max_new_tokens=12, keeps_scores=True, on_step=note, **settings)
     assert result.numerics == generator.numerics
     assert len(scores) == len(result.token_ids)
     return result.token_ids, scores
@@ -52,14 +52,14 @@ def test_text_and_logits_have_the_same_bits_for_every_strategy_or_the_reason_is_
         return
     assert str(plain.numerics) == "exact, bit-exact"
     expected = [watched(plain, prompt) for prompt in PROMPTS]
-    alone = [plain.generate(prompt, max_new_tokens=20, temperature=1.0, seed=3).token_ids for prompt in PROMPTS]
+    alone = [plain.generate(prompt, max_new_tokens=12, temperature=1.0, seed=3).token_ids for prompt in PROMPTS]
     for strategy in STRATEGIES:
         generator = Generator(model, proposer=strategy, numerics="exact", max_batch_size=3)
         for prompt, (expected_text, expected_scores) in zip(PROMPTS, expected, strict=True):
             text, scores = watched(generator, prompt)
             assert text == expected_text
             assert all(map(torch.equal, scores, expected_scores))
-        batch = generator.generate(PROMPTS, max_new_tokens=20, temperature=1.0, seed=3)
+        batch = generator.generate(PROMPTS, max_new_tokens=12, temperature=1.0, seed=3)
         assert [result.token_ids for result in batch] == alone
 
 

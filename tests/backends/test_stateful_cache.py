@@ -1,7 +1,7 @@
 """Models with recurrent and convolutional layers: no rejected token stays in a state."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -62,16 +62,25 @@ def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) 
             check_backend(backend, plain_of(model), tolerance=TOLERANCE, seed=seed)
 
 
-def by_kind(always: list[str]) -> list[Any]:
-    """All families; those that aren't named are for the night, as others have layers of the same kind."""
-    return [name if name in always else pytest.param(name, marks=pytest.mark.nightly) for name in families.STATES]
+def with_strategies() -> Iterator[Any]:
+    """Yield all families, with every strategy those of each kind; by day one strategy of each kind, which take turns.
+
+    Those that aren't named are for the night, as others have layers of the same kind.
+    """
+    for name in families.STATES:
+        if name not in ONE_OF_EACH_KIND:
+            marks = [] if name == "nemotron_h" else [pytest.mark.nightly]
+            yield pytest.param(name, STRATEGIES[:1], id=name, marks=marks)
+            continue
+        first = ONE_OF_EACH_KIND.index(name) % len(STRATEGIES)
+        yield pytest.param(name, STRATEGIES[first : first + 1], id=name)
+        yield pytest.param(name, STRATEGIES, id=f"{name}-every", marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("name", by_kind([*ONE_OF_EACH_KIND, "nemotron_h"]))
-def test_every_strategys_text_is_that_of_transformers(name: str) -> None:
+@pytest.mark.parametrize(("name", "strategies"), [*with_strategies()])
+def test_every_strategys_text_is_that_of_transformers(name: str, strategies: list[str]) -> None:
     model, prompts = made(name), texts(3)
     generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
-    strategies = STRATEGIES if name in ONE_OF_EACH_KIND else STRATEGIES[:1]
     greedy = [
         model.generate(
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=16, do_sample=False
@@ -164,8 +173,8 @@ def test_a_draft_model_may_have_states() -> None:
     for model, draft in ((target, drafter), (drafter, target), (drafter, drafter)):
         generator = Generator(model, proposer=DraftModelProposer(model=draft, num_tokens=4))
         for prompt in texts(2):
-            expected = decode_model(model, prompt, 20, None, eos=())
-            assert list(generator.generate(prompt, max_new_tokens=20, eos_token_id=()).token_ids) == expected
+            expected = decode_model(model, prompt, 12, None, eos=())
+            assert list(generator.generate(prompt, max_new_tokens=12, eos_token_id=()).token_ids) == expected
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "mamba2"])
@@ -193,11 +202,11 @@ def test_exact_numerics_are_refused_with_the_reason() -> None:
         Generator(made("qwen3_next"), numerics="exact")
 
 
-def stepwise_models() -> list[tuple[str, PreTrainedModel]]:
-    """Models whose later tokens each have a pass of their own, by their code."""
-    scans = {name: {**families.STATES, **families.MORE_STATES}[name] for name in SCANS}
-    made_of = {"recurrent_gemma": families.RECURRENT_GEMMA, **scans}
-    return [(name, families.make(*arguments)) for name, arguments in made_of.items()]
+# Models whose later tokens each have a pass of their own, by their code.
+STEPWISE = {
+    "recurrent_gemma": families.RECURRENT_GEMMA,
+    **{name: {**families.STATES, **families.MORE_STATES}[name] for name in SCANS},
+}
 
 
 def without_a_cache(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> list[int]:
@@ -208,19 +217,28 @@ def without_a_cache(model: PreTrainedModel, prompt: list[int], num_tokens: int) 
 
 
 @pytest.mark.usefixtures("no_findings")
-def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts() -> None:
-    for name, model in stepwise_models():
-        generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
-        fed, prompts = counted(model), texts(3)
-        results = generator.generate(prompts, max_new_tokens=6, eos_token_id=())
-        assert max(fed) == max(map(len, prompts)), name  # a prompt is read in one pass
-        assert fed.count(2) + fed.count(1) == 2 * 5  # of two rows, and then of the third
-        for prompt, result in zip(prompts, results, strict=True):
-            assert list(result.token_ids) == without_a_cache(model, prompt, 6)
-        (note,) = (note for note in results[0].notes if "decoded without drafts: " in note)
-        assert "layers keep a state of one text, and its code ignores the " in note, name
-        kept, fresh = (Generator(model, proposer="prompt_lookup") for _ in range(2))
-        assert conversations(kept, fresh, families.VOCAB, 1) > 0
+@pytest.mark.parametrize("name", STEPWISE)
+def test_models_that_read_only_beginnings_in_one_pass_decode_without_drafts(name: str) -> None:
+    model = families.make(*STEPWISE[name])
+    generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
+    fed, prompts = counted(model), texts(3)
+    results = generator.generate(prompts, max_new_tokens=6, eos_token_id=())
+    assert max(fed) == max(map(len, prompts))  # a prompt is read in one pass
+    assert fed.count(2) + fed.count(1) == 2 * 5  # of two rows, and then of the third
+    for prompt, result in zip(prompts, results, strict=True):
+        assert list(result.token_ids) == without_a_cache(model, prompt, 6)
+    (note,) = (note for note in results[0].notes if "decoded without drafts: " in note)
+    assert "layers keep a state of one text, and its code ignores the " in note
+
+
+# The scans but one are for the night: contexts are kept by the same code for all.
+@pytest.mark.parametrize(
+    "name", ["recurrent_gemma", SCANS[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in SCANS[1:])]
+)
+def test_contexts_are_kept_where_only_beginnings_are_read_in_one_pass(name: str) -> None:
+    model = families.make(*STEPWISE[name])
+    kept, fresh = (Generator(model, proposer="prompt_lookup") for _ in range(2))
+    assert conversations(kept, fresh, families.VOCAB, 1) > 0
 
 
 @pytest.mark.parametrize("name", SCANS)

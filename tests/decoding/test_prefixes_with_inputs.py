@@ -84,8 +84,17 @@ def test_a_conversations_images_are_read_once_and_again_when_one_changes(name: s
         assert result.stats.num_reused <= place_of(name, *parts)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "gemma3", "voxtral"])
-@pytest.mark.parametrize("reads_prompts", [False, True])
+@pytest.mark.parametrize(
+    ("reads_prompts", "name"),
+    [
+        (True, "qwen2_vl"),
+        (False, "gemma3"),
+        (False, "voxtral"),
+        pytest.param(False, "qwen2_vl", marks=pytest.mark.nightly),
+        pytest.param(True, "gemma3", marks=pytest.mark.nightly),
+        pytest.param(True, "voxtral", marks=pytest.mark.nightly),
+    ],
+)
 def test_reading_begins_again_anywhere_but_within_a_recording(name: str, reads_prompts: bool) -> None:
     """An image's or a recording's last token is at each place around the end of a block."""
     model = multimodal.make(name)

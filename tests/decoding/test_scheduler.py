@@ -200,7 +200,7 @@ def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
 
 
 @pytest.mark.parametrize("strategies", [STRATEGIES, DRAFTERS], ids=["all", "drafters"])
-@examples(70)
+@examples(40)
 @given(data=st.data(), max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6), packs_rows=st.booleans())
 def test_random_schedules_change_no_text(
     toy: Rig, strategies: Sequence[str], data: st.DataObject, max_batch_size: int, chunk: int, packs_rows: bool
@@ -210,7 +210,7 @@ def test_random_schedules_change_no_text(
     toy.check(toy.run(toy.scheduler(max_batch_size), schedule))
 
 
-@examples(15)
+@examples(8)
 @given(schedule=schedules(), packs_rows=st.booleans())
 def test_random_schedules_of_the_built_in_model_change_no_text(
     real: Rig, schedule: list[Asked | int | None], packs_rows: bool

@@ -99,7 +99,13 @@ def test_one_copy_each_way(model: Any, device: PretendDevice, proposer: str, num
 
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize(
-    ("others", "temperature", "num_rows"), [("", 0.0, 1), ("", 0.0, 2), ("", 0.9, 1), ("+suffix", 0.0, 2)]
+    ("others", "temperature", "num_rows"),
+    [
+        pytest.param("", 0.0, 1, marks=pytest.mark.nightly),
+        pytest.param("", 0.0, 2, marks=pytest.mark.nightly),
+        ("", 0.9, 1),
+        ("+suffix", 0.0, 2),
+    ],
 )
 def test_with_a_head_a_step_waits_twice(
     built_in: tuple[Any, Any],

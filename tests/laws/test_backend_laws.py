@@ -75,7 +75,7 @@ def driven(request: pytest.FixtureRequest) -> tuple[Backend, Plain]:
     return backend, plain
 
 
-@examples(12)
+@examples(6)
 @given(seed=st.integers(0, 10**6))
 def test_rows_of_any_lengths_trees_and_paths_stay_apart(driven: tuple[Backend, Plain], seed: int) -> None:
     backend, plain = driven

@@ -5,7 +5,7 @@ and seldom its greedy text.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -102,12 +102,26 @@ def errors(
     return far
 
 
-# Rows are kept apart by the same code for all families: every second one is for the night.
-BY_TURNS = [pytest.param(name, marks=pytest.mark.nightly) if i % 2 else name for i, name in enumerate(FAMILIES)]
+# Those for which mistakes are known: see mutations.py.
+ALWAYS = {("llava", "dense"), ("gemma4", "slot_table"), ("gemma3", "exact")}
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("name", FAMILIES)
+def with_compilers() -> Iterator[Any]:
+    """Yield each family with each compiler, for the night but one of them, which takes turns."""
+    for i, name in enumerate(FAMILIES):
+        for j, compiler in enumerate(COMPILERS):
+            is_for_the_night = i % len(COMPILERS) != j and (name, compiler) not in ALWAYS
+            yield pytest.param(name, compiler, marks=[pytest.mark.nightly] if is_for_the_night else [])
+
+
+# Rows are kept apart by the same code for all families: two of three are for the night.
+BY_TURNS = [
+    name if i % 3 == 0 or name == "qwen2_vl" else pytest.param(name, marks=pytest.mark.nightly)
+    for i, name in enumerate(FAMILIES)
+]
+
+
+@pytest.mark.parametrize(("name", "compiler"), [*with_compilers()])
 def test_a_prompt_in_chunks_and_trees_behind_it_have_generates_logits(name: str, compiler: str) -> None:
     model, all_inputs, prompts = made(name)
     target, rng = target_of(model, COMPILERS[compiler]), random.Random(5)

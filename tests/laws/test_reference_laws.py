@@ -21,7 +21,7 @@ from tests.support.examples import examples
 from tests.support.generators import prompts, toy_models
 from tests.support.plain import decode_law
 
-NUM_NEW = 24
+NUM_NEW = 16
 READERS = "auto", "reference", "reference:num_nodes=3,min_probability=0", "prompt_lookup+reference", "suffix+reference"
 
 
@@ -41,7 +41,7 @@ def references(draw: st.DrawFn, text: Sequence[int], vocab_size: int) -> list[in
 
 
 @pytest.mark.parametrize("proposer", READERS)
-@examples(15)
+@examples(8)
 @given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1))
 def test_the_text_is_plain_decodings_with_any_reference(
     proposer: str, data: st.DataObject, model: ToyModel, seed: int
@@ -75,7 +75,7 @@ def test_greedy_texts_are_the_same_under_rules_that_read_q(
     assert drawn[0] == drawn[1], "what was learnt from one request has changed the next one's text"
 
 
-@examples(20)
+@examples(10)
 @given(data=st.data(), model=toy_models())
 def test_without_a_reference_auto_drafts_what_it_drafts_without_the_source(
     data: st.DataObject, model: ToyModel

@@ -191,7 +191,7 @@ def test_a_strategys_state_leaves_a_context_with_its_text() -> None:
     assert_shown_in_order(seen)
 
 
-@pytest.mark.parametrize(("name", "most", "least"), [("llama", 15, 200), ("qwen3_next", 6, 60)])
+@pytest.mark.parametrize(("name", "most", "least"), [("llama", 8, 100), ("qwen3_next", 4, 40)])
 def test_texts_of_transformers_models_are_those_alone(name: str, most: int, least: int) -> None:
     model, seen, texts = families.make(*(families.TREES | families.STATES)[name]), list[Any](), dict[Any, Any]()
     plain, generator = (Generator(model, proposer="autoregressive", weights="stock") for _ in range(2))

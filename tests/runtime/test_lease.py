@@ -3,7 +3,7 @@
 import copy
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,22 @@ def test_packed_models_write_what_stock_ones_write(family: str) -> None:
         assert decode_model(model, PROMPT, 12, None, eos=()) == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("proposer", ["jacobi", "prompt_lookup", LOOKAHEAD])
-def test_exact_numerics_hold_on_packed_weights(model: PreTrainedModel, dtype: torch.dtype, proposer: str) -> None:
+def strategies_by_turns() -> Iterator[Any]:
+    """Yield each strategy with each dtype, one of the two for the night."""
+    for i, proposer in enumerate(["jacobi", "prompt_lookup", LOOKAHEAD]):
+        for j, dtype in enumerate([torch.float32, torch.bfloat16]):
+            yield pytest.param(proposer, dtype, marks=[pytest.mark.nightly] if (i + j) % 2 else [])
+
+
+@pytest.mark.parametrize(("proposer", "dtype"), [*strategies_by_turns()])
+def test_exact_numerics_hold_on_packed_weights(model: PreTrainedModel, proposer: str, dtype: torch.dtype) -> None:
     if dtype == torch.bfloat16 and not computes_in_bfloat16(torch.device("cpu")):
         pytest.skip("onednn multiplies bfloat16 on other processors")
     model.to(dtype)
     plain = Generator(model, proposer="autoregressive", weights="onednn")
     drafting = Generator(model, proposer=proposer, weights="onednn")
     assert plain.numerics.is_bit_exact
-    assert decoded(plain, 64) == decoded(drafting, 64)
+    assert decoded(plain, 32) == decoded(drafting, 32)
 
 
 def test_closing_gives_the_model_back(model: PreTrainedModel) -> None:

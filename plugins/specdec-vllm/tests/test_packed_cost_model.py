@@ -1,7 +1,8 @@
 """Costs and drafts where rows are packed: a pass takes what its nodes take, whichever rows they are from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, product
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -266,9 +267,16 @@ class Packing:
         self.num_drafted += max(sizes) > 1
 
 
-@pytest.mark.parametrize("takes", [0.0, 0.02, 0.2, 1.0, "stairs"])
-@pytest.mark.parametrize("accepts_every", [0, 2, 5])
-@pytest.mark.parametrize("searching", [0.0, 0.3])
+def cases() -> Iterator[Any]:
+    """Yield a cost of drafts, how often one is accepted and a cost of the search: by day each pair of the first two."""
+    for i, takes in enumerate([0.0, 0.02, 0.2, 1.0, "stairs"]):
+        for j, accepts_every in enumerate([0, 2, 5]):
+            for k, searching in enumerate([0.0, 0.3]):
+                marks = [pytest.mark.nightly] if (i + j + k) % 2 else []
+                yield pytest.param(takes, accepts_every, searching, marks=marks)
+
+
+@pytest.mark.parametrize(("takes", "accepts_every", "searching"), [*cases()])
 def test_the_loss_is_bounded_whatever_passes_cost(takes: float | str, accepts_every: int, searching: float) -> None:
     packing = Packing(lambda nodes: 1.0 + (-(-nodes // 8) if isinstance(takes, str) else takes * nodes), searching)
     for step in range(3000):

@@ -1,6 +1,6 @@
 """An audit tells rounding from defects: planted ones are found, and nothing else is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -88,8 +88,15 @@ def llama(dtype: torch.dtype = torch.float32) -> Any:
     return families.make(*families.TREES["llama"]).to(dtype)
 
 
-@pytest.mark.parametrize(("numerics", "temperature"), [("exact", 0.9), ("fast", 0.0)])
-@pytest.mark.parametrize("proposer", [PROPOSER, "prompt_lookup", "jacobi", "draft_model:layers=1"])
+def by_turns() -> Iterator[Any]:
+    """Yield each strategy in exact numerics, drawn, and in fast ones, greedy: one of the two for the night."""
+    for i, proposer in enumerate([PROPOSER, "prompt_lookup", "jacobi", "draft_model:layers=1"]):
+        for j, (numerics, temperature) in enumerate([("exact", 0.9), ("fast", 0.0)]):
+            marks = [pytest.mark.nightly] if (i + j) % 2 else []
+            yield pytest.param(proposer, numerics, temperature, marks=marks)
+
+
+@pytest.mark.parametrize(("proposer", "numerics", "temperature"), [*by_turns()])
 def test_a_strategy_without_defects_has_none(proposer: str, numerics: Any, temperature: float) -> None:
     generator = Generator(llama(), proposer=proposer, numerics=numerics)
     found = audit(generator, PROMPTS, temperature=temperature, **SETTINGS)

@@ -47,7 +47,9 @@ def compared(rng: np.random.Generator, num_prompts: int, speeds: dict[str, float
     return Comparison(plan, list(measure(plan, machine.decoders, clock=machine.clock)))
 
 
-@pytest.mark.parametrize(("num_prompts", "num_comparisons"), [(8, 1000), (24, 100)])
+@pytest.mark.parametrize(
+    ("num_prompts", "num_comparisons"), [(8, 300), (24, 100), pytest.param(8, 1000, marks=pytest.mark.nightly)]
+)
 def test_two_equal_strategies_have_a_winner_one_time_in_twenty(num_prompts: int, num_comparisons: int) -> None:
     rng = np.random.default_rng(num_prompts)
     speeds = {"plain": 1.0, "other": 1.0}

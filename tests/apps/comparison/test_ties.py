@@ -23,7 +23,7 @@ from tests.support import families
 
 PROMPTS = [[seed, 3 * seed % 90, 7, 1] for seed in range(1, 13)]
 LOOKAHEAD = "lookahead:N=4,W=5,G=5"
-SETTINGS: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "seed": 0}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "seed": 0}
 
 
 class NotTheModels(MatchVerifier):

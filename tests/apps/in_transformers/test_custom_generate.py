@@ -5,7 +5,7 @@ import gc
 import inspect
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, combinations
 from threading import Thread
 from typing import Any
@@ -32,7 +32,7 @@ from tests.support.byte_tokenizer import trained
 
 MODELS = {name: spec for name, spec in families.TREES.items() if name != "nemotron_h"}
 MODELS |= {"bloom": families.CHAINS["bloom"], "mpt": families.CHAINS["mpt"]}
-NUM_NEW = 24
+NUM_NEW = 16
 SPECDEC = specdec.custom_generate("prompt_lookup:min_ngram=1,num_tokens=4", numerics="fast")
 LENGTHS = 11, 4, 7
 
@@ -60,8 +60,15 @@ def both(model: PreTrainedModel, make: Callable[[], dict[str, Any]], num_rows: i
     return own, model.generate(**inputs, **{**settings, **make()}, custom_generate=SPECDEC)
 
 
-@pytest.mark.parametrize("num_rows", [1, 3])
-@pytest.mark.parametrize("name", MODELS)
+def rows_by_turns(names: Iterable[str]) -> Iterator[Any]:
+    """Yield each name with one row and with three, one of the two for the night."""
+    for i, name in enumerate(names):
+        for j, num_rows in enumerate((1, 3)):
+            marks = [pytest.mark.nightly] if (i + j) % 2 else []
+            yield pytest.param(name, num_rows, marks=marks, id=f"{name}-{num_rows}")
+
+
+@pytest.mark.parametrize(("name", "num_rows"), [*rows_by_turns(MODELS)])
 def test_greedy_text_is_generates_own_for_every_family(name: str, num_rows: int) -> None:
     model = families.make(*MODELS[name][:2])
     own, drafted = both(model, dict, num_rows)
@@ -109,15 +116,19 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("num_rows", [1, 3])
-@pytest.mark.parametrize("name", CALLS)
+# By day each is asked for in a batch, whose rows have what a text alone has.
+@pytest.mark.parametrize("num_rows", [pytest.param(1, marks=pytest.mark.nightly), 3])
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "long ago"])
 def test_what_is_asked_for_is_honoured(llama: PreTrainedModel, name: str, num_rows: int) -> None:
-    if name == "long ago" and num_rows > 1:
-        pytest.skip("criteria of a batch need an end of text")
     own, drafted = both(llama, CALLS[name], num_rows)
     assert drafted.tolist() == own.tolist()
     if name not in ("static cache", "no cache", "invalid values"):
         assert own.tolist() != both(llama, dict, num_rows)[0].tolist()
+
+
+def test_a_text_that_has_taken_too_long_ends_where_generates_does(llama: PreTrainedModel) -> None:
+    own, drafted = both(llama, CALLS["long ago"])
+    assert drafted.tolist() == own.tolist() != both(llama, dict)[0].tolist()
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
@@ -154,14 +165,19 @@ def test_scores_and_logits_are_generates_own(llama: PreTrainedModel, num_rows: i
 OUTPUTS = "return_dict_in_generate", "output_scores", "output_logits", "output_hidden_states", "output_attentions"
 
 
+def calls_with_outputs() -> Iterator[Any]:
+    """Yield outputs, whether tokens are drawn, and a number of rows: by day each pair of these."""
+    for i, asked in enumerate(asked for size in range(4) for asked in combinations(OUTPUTS, size)):
+        for j, samples in enumerate((False, True)):
+            for k, num_rows in enumerate((1, 3)):
+                marks = [pytest.mark.nightly] if (i + j + k) % 2 else []
+                yield pytest.param(
+                    {*asked}, samples, num_rows, marks=marks, id=f"{' '.join(asked)}-{samples}-{num_rows}"
+                )
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("num_rows", [1, 3])
-@pytest.mark.parametrize("samples", [False, True])
-@pytest.mark.parametrize(
-    "asked",
-    [set(asked) for size in range(4) for asked in combinations(OUTPUTS, size)],
-    ids=lambda asked: " ".join(sorted(asked)),
-)
+@pytest.mark.parametrize(("asked", "samples", "num_rows"), [*calls_with_outputs()])
 def test_outputs_of_every_combination_are_generates_own_or_refused(
     llama: PreTrainedModel, asked: set[str], samples: bool, num_rows: int
 ) -> None:

@@ -58,7 +58,7 @@ def _open_more_than_fit(stack: ExitStack, url: str) -> None:
 
 def _end_by_a_signal(started: "subprocess.Popen[bytes]", url: str) -> None:
     """The signal lets what was accepted end, and refuses what comes."""
-    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 300, "temperature": 0, "proposer": "off"}
+    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 200, "temperature": 0, "proposer": "off"}
     expected = httpx.post(f"{url}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
     texts: list[str] = []
 

@@ -56,7 +56,7 @@ def check(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get"}}])
 def test_a_random_model_calls_a_tool_if_it_must(chatting: Served, choice: Any) -> None:
     client, num_ended = chatting.openai(), 0
-    for seed in range(3):
+    for seed in range(2):
         options = {**ASKED, "seed": seed, "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False}
         answer = client.chat.completions.create(**options).choices[0]
         if answer.finish_reason == "length":  # the analysis of gpt-oss
@@ -66,7 +66,7 @@ def test_a_random_model_calls_a_tool_if_it_must(chatting: Served, choice: Any) -
         (call,) = answer.message.tool_calls
         check(call.function.name, call.function.arguments)
         assert choice == "required" or call.function.name == "get"
-    assert num_ended == 3 or "channel" in chatting.generator.tokenizer.chat_template
+    assert num_ended == 2 or "channel" in chatting.generator.tokenizer.chat_template
 
 
 def is_cut(arguments: str) -> bool:
@@ -124,7 +124,7 @@ def test_calls_of_an_automatic_choice_are_valid(chatting: Served, request: pytes
     tokenizer, marker = chatting.generator.tokenizer, MARKERS.get(request.node.callspec.params["chatting"], "x")
     (token,) = tokenizer(marker, add_special_tokens=False)["input_ids"]
     num_calls = 0
-    for seed in range(3):
+    for seed in range(2):
         options = {**ASKED, "seed": seed, "tools": TOOLS, "logit_bias": {str(token): 20}, "max_tokens": 120}
         answer = chatting.openai().chat.completions.create(**options).choices[0]
         calls = answer.message.tool_calls or []
