@@ -34,7 +34,7 @@ from specdec.heads.files import (
 )
 from specdec.heads.kinds import check_kind
 from specdec.heads.pair_head import LayerInputs, PairHead, PairLayer
-from specdec.heads.settings import check_layers, check_settings, layer_part, understood
+from specdec.heads.settings import check_layers, check_settings, layer_part, understood, window_of
 
 
 class EagleHead(PairHead):
@@ -131,6 +131,7 @@ def _config_of(folder: Path, settings: Mapping[str, Any], tensors: Mapping[str, 
     return EagleConfig(
         hidden_size=hidden,
         **layer_settings(settings, tensors),
+        sliding_window=window_of(settings),
         draft_vocab_size=settings["vocab_size"],
         bias="fc.bias" in tensors,
     )

@@ -105,6 +105,11 @@ def layer_part(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return part
 
 
+def window_of(settings: Mapping[str, Any]) -> int | None:
+    """Return the number of pairs that a layer attends to, if a configuration says that all its layers have a window."""
+    return settings.get("sliding_window") if {*(settings.get("layer_types") or ())} == {"sliding_attention"} else None
+
+
 def layers_of(settings: Mapping[str, Any], default: Sequence[int]) -> tuple[int, ...] | None:
     """Return the target's layers that a head reads, numbered as transformers' ``hidden_states``.
 
@@ -219,7 +224,7 @@ def _is_one_of(value: object, computed: Sequence[object]) -> bool:
 
 def _window(values: Mapping[str, Any]) -> str | None:
     """Return the key by which a head's layers attend to a window of the text alone, if they do."""
-    if any("full" not in str(kind) for kind in values.get("layer_types") or ()):
+    if any("full" not in str(kind) for kind in values.get("layer_types") or ()) and not window_of(values):
         return "layer_types"
     size = values.get("sliding_window")
     if not size or size >= (values.get("max_position_embeddings") or size + 1):

@@ -40,8 +40,9 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loaded
 
 
-def frozen(heads: ModuleType, seed: int, is_eagle3: bool = True) -> Any:
-    head = heads.random_head(seed)[0] if is_eagle3 else heads.random_eagle_head(seed)
+def frozen(heads: ModuleType, seed: int, is_eagle3: bool = True, variant: str = "") -> Any:
+    fields = heads.VARIANTS.get(variant, {})
+    head = heads.random_head(seed, **fields)[0] if is_eagle3 else heads.random_eagle_head(seed)
     return head.requires_grad_(False)
 
 
@@ -58,13 +59,21 @@ class Texts:
         return states, [torch.randint(self._vocab, (count,), generator=self._draw).tolist() for count in counts]
 
 
-@pytest.mark.parametrize(("seed", "is_eagle3"), [(0, True), (1, True), (2, True), (3, True), (0, False), (3, False)])
+@pytest.mark.parametrize(
+    ("seed", "is_eagle3", "variant"),
+    [
+        *((seed, True, "") for seed in range(4)),
+        (0, False, ""),
+        (3, False, ""),
+        *((2, True, variant) for variant in ("biases", "norms of queries and keys", "a window", "all")),
+    ],
+)
 @torch.no_grad()
 def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(
-    heads: ModuleType, seed: int, is_eagle3: bool
+    heads: ModuleType, seed: int, is_eagle3: bool, variant: str
 ) -> None:
     """With full and reduced vocabularies, as trees and as paths, after drafts that were rejected."""
-    head = frozen(heads, seed, is_eagle3)
+    head = frozen(heads, seed, is_eagle3, variant)
     runner, texts = OpenVINORunner(head, 4, OpenVINOOptions()), Texts(head, seed)
     references = [heads.reference_of(head) for _ in range(BATCH)]
     caches = [PairCache(head) for _ in range(BATCH)]
