@@ -27,7 +27,15 @@ from specdec.heads.files import (
 )
 from specdec.heads.kinds import MASK_TOKENS, check_kind
 from specdec.heads.p_eagle import PEagleHead
-from specdec.heads.settings import check_layers, check_settings, layer_part, layers_of, understood, window_of
+from specdec.heads.settings import (
+    check_layers,
+    check_settings,
+    check_tensors,
+    layer_part,
+    layers_of,
+    understood,
+    window_of,
+)
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"  # in the configurations of folders that are written
 REMEDIES = {
@@ -64,6 +72,7 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, strategy: str
     with understood(folder, remedy):
         check_kind(folder, settings, remedy, {strategy}, tensors)
         check_settings(folder, settings, remedy)
+        check_tensors(folder, settings, tensors, remedy)
         if strategy == "p_eagle":
             config: Eagle3Config = _p_eagle_config_of(folder, settings, tensors, target.num_layers)
         else:

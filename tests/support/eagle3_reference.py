@@ -1,11 +1,13 @@
 """EAGLE-3 and EAGLE for one request in float32, written from the paper without specdec: the tests' reference."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.functional import embedding, linear, silu
 
 Tensors = dict[str, torch.Tensor]
+Rotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -28,6 +30,7 @@ class ReferenceHead:
         window: positions that a pair attends to, its own included; all before it if it is 0.
         norms_residual: the residual is the feature after its norm.
         norms_output: so is the feature of the next pair after the last norm.
+        rotate: turns (heads, n, head_dim) at positions (n,); None for the usual rotation by ``theta``.
     """
 
     def __init__(  # noqa: PLR0917 - as in a configuration
@@ -40,10 +43,12 @@ class ReferenceHead:
         window: int = 0,
         norms_residual: bool = False,
         norms_output: bool = False,
+        rotate: Rotate | None = None,
     ) -> None:
         self.t, self.num_heads, self.num_kv_heads = tensors, num_heads, num_kv_heads
         self.eps, self.theta, self.window = eps, theta, window
         self.norms_residual, self.norms_output = norms_residual, norms_output
+        self.rotate = rotate or (lambda x, positions: rope(x, positions, theta))
         self.dim = tensors["midlayer.self_attn.q_proj.weight"].shape[0] // num_heads
         self.k = self.v = torch.empty(num_kv_heads, 0, self.dim)
         num_ids = len(tensors["lm_head.weight"])
@@ -84,10 +89,10 @@ class ReferenceHead:
         )
         if (weight := t.get(m + "self_attn.q_norm.weight")) is not None:
             q, k = rms(q, weight, self.eps), rms(k, t[m + "self_attn.k_norm.weight"], self.eps)
-        k = torch.cat((cache[0], rope(k, positions, self.theta)), 1)
+        k = torch.cat((cache[0], self.rotate(k, positions)), 1)
         v = torch.cat((cache[1], v), 1)
         group = self.num_heads // self.num_kv_heads
-        scores = rope(q, positions, self.theta) @ k.repeat_interleave(group, 0).transpose(1, 2) / self.dim**0.5
+        scores = self.rotate(q, positions) @ k.repeat_interleave(group, 0).transpose(1, 2) / self.dim**0.5
         attended = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v.repeat_interleave(group, 0)
         rows, bias = attended.transpose(0, 1).flatten(1), t.get(m + "self_attn.o_proj.bias")
         a = residual + linear(rows, t[m + "self_attn.o_proj.weight"], bias)
