@@ -163,10 +163,11 @@ def _p_eagle_config_of(
         tensors["mask_hidden"] = tensors["mask_hidden"].reshape(1, 1, -1)
     if (folder / _DRAFT_FILE).is_file():
         settings = {**json.loads((folder / _DRAFT_FILE).read_text(encoding="utf-8")), **settings}
+    token: Any = next((settings[key] for key in MASK_TOKENS if settings.get(key) is not None), None)
     return PEagleConfig(
         **_fields_of(settings, tensors, num_target_layers),
         num_layers=layer_part(settings)["num_hidden_layers"],
-        mask_token_id=next((settings[key] for key in MASK_TOKENS if settings.get(key) is not None), None),
+        mask_token_id=token,
     )
 
 

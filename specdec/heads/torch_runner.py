@@ -118,6 +118,7 @@ def masked_attention(query: torch.Tensor, cache: KeyValues, visible: torch.Tenso
 def visible_slots(pairs: Pairs, stop: int, window: int | None = None) -> np.ndarray:
     """Return the slots below ``stop`` that each wanted pair attends to, (requests, m, stop); window as in configs."""
     slots, wanted = np.arange(stop), pairs.wanted
+    visible: np.ndarray
     if pairs.visible is None:
         visible = slots <= (pairs.starts[:, None] + wanted)[:, :, None]
     else:

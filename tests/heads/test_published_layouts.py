@@ -101,7 +101,8 @@ def expected(folder: Folder, tensors: Tensors) -> torch.Tensor:
         named["mask_hidden"] = named["mask_hidden"].view(1, 1, -1)
         layer = folder.settings.get("transformer_layer_config", folder.settings)
         settings = {"mask_token_id": MASK, **folder.settings, "transformer_layer_config": {**layer}}
-        return p_eagle_log_probs(named, settings, tensors["embed_tokens.weight"], states, tokens.tolist(), DEPTH)
+        embeddings = tensors["embed_tokens.weight"]
+        return p_eagle_log_probs(named, settings, embeddings, states, tokens.tolist(), DEPTH)
     tensors.setdefault("lm_head.weight", weights.output())
     if scaled := own.pop("scaled", None):
         own["rotate"] = rotation(scaled)

@@ -128,7 +128,7 @@ def _of(*, drop: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in drop}
 
 
-def _speculators(layer: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def _speculators(layer: Any = None, **changes: Any) -> dict[str, Any]:
     return {**SPECULATORS, "transformer_layer_config": {**LAYER, **(layer or {})}, **changes}
 
 
