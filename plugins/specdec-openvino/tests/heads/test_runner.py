@@ -20,6 +20,7 @@ from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append, prefill
 from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.masks import DenseCompiler
+from specdec.models.logits_map import LogitsMap
 
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
@@ -132,6 +133,23 @@ def test_log_probabilities_are_within_rounding(
         found = dict(zip(trees.tokens[row].tolist(), trees.log_probs[row].tolist(), strict=True))
         assert found.keys() == expected.keys()
         assert max(abs(found[token] - expected[token]) for token in found) < rounding
+
+
+@torch.no_grad()
+def test_a_targets_own_map_to_logits_is_in_the_graph(heads: ModuleType) -> None:
+    """A scale, a soft cap and a bias."""
+    head, draw = frozen(heads, 0, is_eagle3=False), torch.Generator().manual_seed(0)
+    bias = torch.randn(len(head.lm_head.weight), generator=draw)
+    plain = draft(OpenVINORunner(head, 4, OpenVINOOptions()), Texts(head, 1))
+    head.logits_map = LogitsMap(0.5, 2.0, bias)
+    found, expected = (
+        draft(each, Texts(head, 1)) for each in (OpenVINORunner(head, 4, OpenVINOOptions()), TorchRunner(head, 4))
+    )
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    torch.testing.assert_close(
+        torch.from_numpy(found.log_probs), torch.from_numpy(expected.log_probs), rtol=1e-4, atol=1e-4
+    )
+    assert plain.tokens.tolist() != found.tokens.tolist()
 
 
 def matrices_in_8_bits(runner: HeadRunner) -> int:
