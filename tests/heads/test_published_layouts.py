@@ -22,7 +22,7 @@ from specdec.heads.eagle3_folder import read_head, read_p_eagle_head
 from specdec.heads.files import TargetWeights
 from specdec.heads.medusa_folder import read_medusa_heads
 from specdec.heads.p_eagle import PEagleRunner
-from specdec.heads.pair_cache import PairCache
+from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.settings import notes_on_settings
 from specdec.heads.strategies.block import DFlashProposer, DSparkProposer
 from specdec.heads.strategies.eagle import EagleProposer
@@ -36,7 +36,7 @@ from tests.support.medusa_reference import random_blocks
 from tests.support.p_eagle_reference import p_eagle_log_probs
 from tests.support.published_heads import KEPT, LAYER, LAYERS, MASK, READ, THETA, VOCAB, WIDTH, Folder, Tensors
 
-LENGTH, DRAFTED, DEPTH = 11, 23, 3
+LENGTH, READ_BEFORE, DRAFTED, DEPTH = 11, 8, 23, 3
 READERS: Mapping[str, Callable[..., Any]] = {
     "eagle3": read_head, "p_eagle": read_p_eagle_head, "eagle": read_eagle_head, "medusa": read_medusa_heads,
     "dflash": read_block_head, "dspark": read_block_head,
@@ -63,10 +63,11 @@ def log_probs(head: Any, strategy: str) -> torch.Tensor:
     """Those after a text, and after a drafted token behind it or at the next positions."""
     states, tokens = text(head.config.states_size // getattr(head.config, "target_hidden_size", WIDTH))
     runner: Any = PEagleRunner(head, 10**6, DEPTH) if strategy == "p_eagle" else TorchRunner(head, None)
-    cache = PairCache(head).reserve(LENGTH + DEPTH)
-    positions, last = np.arange(LENGTH)[None], np.array([LENGTH - 1])
-    pairs = Pairs(tokens[None].numpy(), positions, np.array([0]), states[None], fuses=True, last=last)
-    first = runner.run(pairs, cache)
+    append(head, kept := PairCache(head), states[:READ_BEFORE], tokens[:READ_BEFORE])
+    cache, count = kept.reserve(LENGTH + DEPTH), LENGTH - READ_BEFORE
+    positions, start = np.arange(READ_BEFORE, LENGTH)[None], np.array([READ_BEFORE])
+    new = tokens[None, READ_BEFORE:].numpy(), positions, start, states[None, READ_BEFORE:]
+    first = runner.run(Pairs(*new, fuses=True, last=np.array([count - 1])), cache)
     if strategy == "p_eagle":
         places = np.argsort(first.tokens[0], axis=-1)
         return torch.from_numpy(np.take_along_axis(first.log_probs[0], places, -1))
