@@ -45,14 +45,17 @@ class KeyValues(NamedTuple):
         """Return these and those of the pairs after them."""
         return KeyValues(torch.cat((self.keys, new.keys), 2), torch.cat((self.values, new.values), 2))
 
-    def next_pairs(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def next_pairs(self, count: int, window: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the positions of the ``count`` pairs after these, (1, count), and the slots that each attends to.
 
-        The slots are (1, 1, count, slots), True up to the pair's own.
+        The slots are (1, 1, count, slots), True up to the pair's own, of the last ``window`` if it is given.
         """
         slots = torch.arange(self.keys.shape[2] + count, device=self.keys.device)
         positions = slots[None, self.keys.shape[2] :]
-        return positions, (slots <= positions[..., None])[:, None]
+        visible = slots <= positions[..., None]
+        if window is not None:
+            visible = visible & (slots > positions[..., None] - window)
+        return positions, visible[:, None]
 
 
 class DraftHead(Protocol):

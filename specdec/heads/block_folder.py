@@ -42,7 +42,6 @@ KEYS = frozenset(
         "sliding_window_non_causal", "swa_window_size", "target_layer_ids", "use_sliding_window", "use_swa",
     }
 )  # fmt: skip
-STRATEGIES = frozenset({"dflash", "dspark"})
 _KINDS = {"DFlashDraftModel": "dflash", "Qwen3DSparkModel": "dspark"}
 _WINDOW = "sliding_attention"
 
@@ -56,7 +55,7 @@ def read_block_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     settings = read_config(folder, REMEDY)
     tensors = {_name(name): tensor for name, tensor in read_tensors(folder, FILES, REMEDY).items()}
     with understood(folder, REMEDY):
-        check_kind(folder, settings, REMEDY, STRATEGIES, tensors)
+        check_kind(folder, settings, REMEDY, {"dflash", "dspark"}, tensors)
         check_settings(folder, settings, REMEDY, read=KEYS)
         config = _config_of(folder, settings, tensors, target.num_layers)
         check_target(folder, config.vocab_size, config.target_hidden_size, target, REMEDY)

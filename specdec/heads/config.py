@@ -16,6 +16,7 @@ class PairHeadConfig(BaseModel, ABC):
         qkv_bias: queries, keys and values have a bias.
         o_bias: attention's output matrix has a bias.
         qk_norm: queries and keys have an RMS norm, each head of its own numbers (Qwen3).
+        sliding_window: the number of pairs that a pair attends to, its own included; None for all before it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +34,7 @@ class PairHeadConfig(BaseModel, ABC):
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
+    sliding_window: int | None = Field(default=None, ge=1)
 
     @property
     @abstractmethod

@@ -34,7 +34,7 @@ from specdec.heads.files import (
 )
 from specdec.heads.kinds import check_kind
 from specdec.heads.pair_head import LayerInputs, PairHead, PairLayer
-from specdec.heads.settings import check_layers, check_settings, layer_part, understood
+from specdec.heads.settings import check_layers, check_settings, check_tensors, layer_part, understood, window_of
 
 
 class EagleHead(PairHead):
@@ -104,6 +104,7 @@ def read_eagle_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     with understood(folder, REMEDY):
         check_kind(folder, settings, REMEDY, {"eagle"}, tensors)
         check_settings(folder, settings, REMEDY, has_norms=False)
+        check_tensors(folder, settings, tensors, REMEDY)
         check_layers(folder, settings, (target.num_layers,), REMEDY)
         config = _config_of(folder, layer_part(settings), tensors)
         check_target(folder, config.vocab_size, config.hidden_size, target, REMEDY)
@@ -131,6 +132,7 @@ def _config_of(folder: Path, settings: Mapping[str, Any], tensors: Mapping[str, 
     return EagleConfig(
         hidden_size=hidden,
         **layer_settings(settings, tensors),
+        sliding_window=window_of(settings),
         draft_vocab_size=settings["vocab_size"],
         bias="fc.bias" in tensors,
     )

@@ -27,7 +27,15 @@ from specdec.heads.files import (
 )
 from specdec.heads.kinds import MASK_TOKENS, check_kind
 from specdec.heads.p_eagle import PEagleHead
-from specdec.heads.settings import check_layers, check_settings, layer_part, layers_of, understood
+from specdec.heads.settings import (
+    check_layers,
+    check_settings,
+    check_tensors,
+    layer_part,
+    layers_of,
+    understood,
+    window_of,
+)
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"  # in the configurations of folders that are written
 REMEDIES = {
@@ -64,6 +72,7 @@ def _read(folder: Path, target: TargetWeights, dtype: torch.dtype, strategy: str
     with understood(folder, remedy):
         check_kind(folder, settings, remedy, {strategy}, tensors)
         check_settings(folder, settings, remedy)
+        check_tensors(folder, settings, tensors, remedy)
         if strategy == "p_eagle":
             config: Eagle3Config = _p_eagle_config_of(folder, settings, tensors, target.num_layers)
         else:
@@ -134,6 +143,7 @@ def _fields_of(settings: dict[str, Any], tensors: Mapping[str, torch.Tensor], nu
         "num_states": joined // target_hidden,
         **layer_settings(layer, tensors),
         "draft_vocab_size": settings.get("draft_vocab_size") or layer["vocab_size"],
+        "sliding_window": window_of(layer),
         "layer_ids": layers_of(settings, default_layers(num_target_layers)),
         # vLLM's defaults
         "norm_before_residual": settings.get(
@@ -153,10 +163,11 @@ def _p_eagle_config_of(
         tensors["mask_hidden"] = tensors["mask_hidden"].reshape(1, 1, -1)
     if (folder / _DRAFT_FILE).is_file():
         settings = {**json.loads((folder / _DRAFT_FILE).read_text(encoding="utf-8")), **settings}
+    token: Any = next((settings[key] for key in MASK_TOKENS if settings.get(key) is not None), None)
     return PEagleConfig(
         **_fields_of(settings, tensors, num_target_layers),
         num_layers=layer_part(settings)["num_hidden_layers"],
-        mask_token_id=next((settings[key] for key in MASK_TOKENS if settings.get(key) is not None), None),
+        mask_token_id=token,
     )
 
 
@@ -208,7 +219,7 @@ def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
         **config.model_dump(include=sizes),
         "rope_theta": config.rope_parameters["rope_theta"],
         "hidden_act": "silu",
-        "attention_bias": False,
+        "attention_bias": config.qkv_bias,
         "mlp_bias": False,
         "draft_vocab_size": config.draft_vocab_size,
         "tie_word_embeddings": False,
@@ -217,6 +228,8 @@ def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
     if config.layer_ids and config.layer_ids != default_layers(num_layers):
         settings[_LAYER_IDS] = list(config.layer_ids)
         settings["eagle_config"] = {_LAYER_IDS: [layer - 1 for layer in config.layer_ids]}  # SGLang counts outputs
+    if config.sliding_window is not None:
+        settings |= {"layer_types": ["sliding_attention"], "sliding_window": config.sliding_window}
     if config.target_hidden_size != config.hidden_size:
         settings["target_hidden_size"] = config.target_hidden_size
     return settings | {name: True for name in _VARIANTS if getattr(config, name)}

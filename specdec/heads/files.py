@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError, memory_ran_out
@@ -81,8 +82,18 @@ def check_folder(
     settings = read_config(folder, remedy)
     with understood(folder, remedy):
         check_kind(folder, settings, remedy, strategies)
+        files = files_of_tensors(folder, FILES, remedy)
+        check_kind(folder, settings, remedy, strategies, _names_in(files))
         check_settings(folder, settings, remedy, has_norms, read)
-    files_of_tensors(folder, FILES, remedy)
+
+
+def _names_in(files: Sequence[Path]) -> list[str]:
+    """Return the names of the tensors in safetensors files; a damaged one is left to the reader."""
+    names = list[str]()
+    for file in files:
+        with suppress(SafetensorError, OSError), safe_open(file, framework="pt") as opened:
+            names += opened.keys()
+    return names
 
 
 def files_of_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> list[Path]:

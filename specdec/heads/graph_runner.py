@@ -128,7 +128,8 @@ class GraphRunner(TorchRunner, WholeDrafts):
         nodes, noise = torch.arange(width, device=device), list[Noise | None]([None] * num_levels)
         if shape.has_noise:
             noise[:] = [Noise(inputs["scale"], each[:, None]) for each in inputs["noise"].unbind(1)]
-        visible = (slots < lengths)[:, None]
+        window = head.config.sliding_window or shape.slots
+        visible = ((slots < lengths) & (slots >= lengths - window))[:, None]
         entered = head.enter(inputs["tokens"], head.fuse(inputs["features"]), inputs["positions"])
         self._write(entered, starts + torch.arange(shape.pairs, device=device))
         residual, query = entered.residual[rows, last], entered.query[rows, :, last].transpose(1, 2)
@@ -138,8 +139,8 @@ class GraphRunner(TorchRunner, WholeDrafts):
             # A stable sort, as the host's.
             fed = log_probs.sort(dim=-1, descending=True, stable=True).indices[:, :width]
             parents, own = fed // num_children, lengths + (level - 1) * width + nodes
-            visible = visible[rows, parents] | (slots == own[..., None])
             positions = (lengths + level - 1).expand(-1, width)
+            visible = visible[rows, parents] & (slots > positions[..., None] - window) | (slots == own[..., None])
             entered = head.enter(tokens[rows, fed], head.next_features(out)[rows, parents], positions)
             self._write(entered, own)
             num_earlier, above = sum(each[0].shape[1] for each in levels[:-1]), log_probs[rows, fed]

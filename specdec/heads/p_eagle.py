@@ -73,7 +73,8 @@ class PEagleHead(Eagle3Head):
         return KeyValues(*(each[:, number * heads : (number + 1) * heads] for each in cache))
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
-        (positions, visible), found = before.next_pairs(tokens.shape[1]), list[KeyValues]()
+        window, found = self.config.sliding_window, list[KeyValues]()
+        positions, visible = before.next_pairs(tokens.shape[1], window)
 
         def attend(number: int, inputs: LayerInputs) -> torch.Tensor:
             found.append(KeyValues(inputs.key, inputs.value))
@@ -119,7 +120,7 @@ class PEagleRunner(HeadRunner):
         def attend(number: int, inputs: LayerInputs) -> torch.Tensor:
             own = head.layer_of(cache, number)
             write_slots(own, inputs.key, inputs.value, every.starts)
-            return attention(inputs.query, own, every)
+            return attention(inputs.query, own, every, head.config.sliding_window)
 
         out = head(ids[0], every.features, ids[1], attend)
         wanted = torch.from_numpy(pairs.last[:, None] + np.arange(self.depth)).to(device)

@@ -45,7 +45,7 @@ def _scaled(kind: str, config: PairHeadConfig) -> tuple[torch.Tensor, float]:
     if kind in _BY_LENGTH or kind not in ROPE_INIT_FUNCTIONS:
         raise ModelError(f"the head's rotary embedding is of type {kind!r}: use a head with default rotation")
     sizes = LlamaConfig(
-        hidden_size=config.hidden_size,
+        hidden_size=config.num_attention_heads * config.head_dim,
         num_attention_heads=config.num_attention_heads,
         head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings,

@@ -25,6 +25,7 @@ _COMPUTED: Mapping[str, tuple[object, ...]] = {
     "attn_temperature_tuning": (False,),
     "is_causal": (True,),
     "layernorms": (False,),
+    "mlp_bias": (False,),
     "parallel_draft_step": (1,),
     "partial_rotary_factor": (1,),
     "position_embedding_type": ("rope",),
@@ -46,6 +47,11 @@ _IDS: Mapping[str, tuple[int, ...]] = {
     "eagle_config.layer_ids": (1, 0),
 }
 _CERTAIN = [*_IDS][:4]
+# Ends of the tensors that a head has if a key is true.
+_PROMISED = {
+    "attention_bias": "q_proj.bias", "norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight",
+    **dict.fromkeys(("bias", "eagle_fc_bias", "fusion_bias"), "fc.bias"),
+}  # fmt: skip
 _ROTATION = {
     "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
     "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "truncate",
@@ -105,6 +111,11 @@ def layer_part(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return part
 
 
+def window_of(settings: Mapping[str, Any]) -> int | None:
+    """Return the number of pairs that a layer attends to, if a configuration says that all its layers have a window."""
+    return settings.get("sliding_window") if {*(settings.get("layer_types") or ())} == {"sliding_attention"} else None
+
+
 def layers_of(settings: Mapping[str, Any], default: Sequence[int]) -> tuple[int, ...] | None:
     """Return the target's layers that a head reads, numbered as transformers' ``hidden_states``.
 
@@ -121,6 +132,22 @@ def layers_of(settings: Mapping[str, Any], default: Sequence[int]) -> tuple[int,
             found = [tuple(number + more for number in ids) for more in _IDS[key]]
             return None if tuple(default) in found and key != _LAYER_IDS else found[0]
     return None
+
+
+def check_tensors(folder: Path, settings: Mapping[str, Any], names: Collection[str], remedy: str) -> None:
+    """Refuse a configuration that promises norms or biases that a head's tensors lack.
+
+    Args:
+        folder, settings, remedy: as for ``check_settings``.
+        names: of the tensors.
+
+    Raises:
+        ModelError: with the key.
+    """
+    for place, values in _parts(settings):
+        for key, end in _PROMISED.items():
+            if values.get(key) and not any(name.endswith(end) for name in names):
+                refuse(folder, f"{place}{key}", values[key], f"its tensors lack {end}: {remedy}")
 
 
 def check_layers(folder: Path, settings: Mapping[str, Any], layers: Sequence[int], remedy: str) -> None:
@@ -219,7 +246,7 @@ def _is_one_of(value: object, computed: Sequence[object]) -> bool:
 
 def _window(values: Mapping[str, Any]) -> str | None:
     """Return the key by which a head's layers attend to a window of the text alone, if they do."""
-    if any("full" not in str(kind) for kind in values.get("layer_types") or ()):
+    if {*(values.get("layer_types") or ())} - {"full_attention"} and not window_of(values):
         return "layer_types"
     size = values.get("sliding_window")
     if not size or size >= (values.get("max_position_embeddings") or size + 1):

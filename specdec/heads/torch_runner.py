@@ -36,7 +36,7 @@ class TorchRunner(HeadRunner):
         if pairs.last is not None:
             rows, last = torch.arange(len(pairs.last), device=device), torch.from_numpy(pairs.last).to(device)
             residual, query = residual[rows, last][:, None], query[rows, :, last][:, :, None]
-        out = head.leave(residual, attention(query, cache, pairs))
+        out = head.leave(residual, attention(query, cache, pairs, head.config.sliding_window))
         if self.returns_all:
             log_probs = noisy(head.logits(out), noise).log_softmax(-1).cpu().numpy()
             return Continuations(np.broadcast_to(self._target_ids, log_probs.shape), log_probs, head.next_features(out))
@@ -85,16 +85,16 @@ def write_slots(cache: KeyValues, keys: torch.Tensor, values: torch.Tensor, star
     cache.keys[rows, :, index], cache.values[rows, :, index] = keys.transpose(1, 2), values.transpose(1, 2)
 
 
-def attention(query: torch.Tensor, cache: KeyValues, pairs: Pairs) -> torch.Tensor:
-    """Attention of queries, (requests, heads, m, head_dim), to the slots that their pairs see."""
+def attention(query: torch.Tensor, cache: KeyValues, pairs: Pairs, window: int | None) -> torch.Tensor:
+    """Attention of queries, (requests, heads, m, head_dim), to the slots that their pairs see; window as in configs."""
     requests, _, count, _ = query.shape
-    stop = int(pairs.starts.max()) + pairs.tokens.shape[1]
-    visible = None
+    stop, first, visible = int(pairs.starts.max()) + pairs.tokens.shape[1], 0, None
     if requests * count == 1 and pairs.visible is None:
         stop = int(pairs.starts[0]) + (0 if pairs.last is None else int(pairs.last[0])) + 1
+        first = 0 if window is None else max(0, stop - window)
     else:
-        visible = torch.from_numpy(visible_slots(pairs, stop)).to(query.device)
-    return masked_attention(query, KeyValues(cache.keys[:, :, :stop], cache.values[:, :, :stop]), visible)
+        visible = torch.from_numpy(visible_slots(pairs, stop, window)).to(query.device)
+    return masked_attention(query, KeyValues(*(each[:, :, first:stop] for each in cache)), visible)
 
 
 def masked_attention(query: torch.Tensor, cache: KeyValues, visible: torch.Tensor | None) -> torch.Tensor:
@@ -115,9 +115,16 @@ def masked_attention(query: torch.Tensor, cache: KeyValues, visible: torch.Tenso
     return out.reshape(requests, heads, count, size)
 
 
-def visible_slots(pairs: Pairs, stop: int) -> np.ndarray:
-    """Return the slots below ``stop`` that each wanted pair attends to, (requests, m, stop)."""
-    if pairs.visible is not None:
-        return pairs.visible[:, :, :stop]
-    visible: np.ndarray = np.arange(stop) <= (pairs.starts[:, None] + pairs.wanted)[:, :, None]
-    return visible
+def visible_slots(pairs: Pairs, stop: int, window: int | None = None) -> np.ndarray:
+    """Return the slots below ``stop`` that each wanted pair attends to, (requests, m, stop); window as in configs."""
+    slots, wanted = np.arange(stop), pairs.wanted
+    visible: np.ndarray
+    if pairs.visible is None:
+        visible = slots <= (pairs.starts[:, None] + wanted)[:, :, None]
+    else:
+        visible = pairs.visible[:, :, :stop]
+    if window is None:
+        return visible
+    # A draft's slots, of which several have one position, are no lower than their positions: they are in the window.
+    within: np.ndarray = visible & (slots > np.take_along_axis(pairs.positions, wanted, 1)[..., None] - window)
+    return within

@@ -14,7 +14,8 @@ from torch import nn
 from specdec.errors import ModelError, in_one_line
 from specdec.models.token_weights import empty_model, output_bias_of
 
-_SMALL, _LARGE = 1e-3, 1e6
+_SMALL, _LARGE = 1e-5, 1e6
+_ROUNDING = 1e-4
 _PRODUCTS = _SMALL, 0.5, -3.0, 40.0, _LARGE
 
 
@@ -68,7 +69,10 @@ def measured_map(model: Any) -> LogitsMap:
         ModelError: the logits aren't such a map of the products.
     """
     reason = "its layers aren't in a module of their own"
-    inner = model.get_decoder(), model.base_model, getattr(model, "model", None)
+    inner = (
+        getattr(model, "get_decoder", lambda: None)(),
+        *(getattr(model, name, None) for name in ("base_model", "model")),
+    )
     for decoder in (each for each in inner if each not in (None, model)):
         products = torch.tensor(_PRODUCTS)
         try:
@@ -76,9 +80,12 @@ def measured_map(model: Any) -> LogitsMap:
         except Exception as error:  # modelling code
             reason = in_one_line(error)
             continue
-        scale, most = (float(f"{float(each):.6g}") for each in (found[0] / _SMALL, found[-1]))
-        measured = LogitsMap(scale, None if abs(most - scale * _LARGE) < abs(scale) else most)
-        if torch.allclose(measured(products), found, rtol=1e-4, atol=1e-6):
+        if not found[0]:
+            reason = "they don't depend on its output matrix"
+            continue
+        scale, most = (float(f"{float(each):.7g}") for each in (found[0] / _SMALL, found[-1]))
+        measured = LogitsMap(scale, None if abs(most / scale / _LARGE - 1) < _ROUNDING else most)
+        if torch.allclose(measured(products), found, rtol=_ROUNDING, atol=1e-6):
             return measured
         reason = f"products of {list(_PRODUCTS)} become {found.tolist()}"
     raise ModelError(

@@ -7,7 +7,7 @@ from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append
 from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
-from tests.support.random_heads import check_row, random_eagle_head, random_head, reference_of
+from tests.support.random_heads import VARIANTS, check_row, random_eagle_head, random_head, reference_of
 
 BATCH, STEPS = 4, 6
 
@@ -16,6 +16,13 @@ BATCH, STEPS = 4, 6
 def test_trees_and_keys_are_those_of_the_reference(seed: int, batch: int) -> None:
     """Of a request alone too, whose pairs are written to its own cache."""
     check_steps(random_head(seed)[0], seed, batch)
+
+
+@pytest.mark.parametrize("batch", [1, BATCH])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_trees_and_keys_of_newer_heads_are_those_of_the_reference(variant: str, seed: int, batch: int) -> None:
+    check_steps(random_head(seed, **VARIANTS[variant])[0], seed, batch)
 
 
 @pytest.mark.parametrize("seed", range(12))

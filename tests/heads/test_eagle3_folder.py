@@ -68,10 +68,19 @@ def equal(one: Eagle3Head, other: Eagle3Head) -> bool:
 
 @pytest.mark.parametrize(
     "variant",
-    [{}, {"norm_before_residual": True}, {"fc_norm": True}, {"norm_output": True}, {"norm_before_fc": True}],
+    [
+        {},
+        {"norm_before_residual": True},
+        {"fc_norm": True},
+        {"norm_output": True},
+        {"norm_before_fc": True},
+        {"qkv_bias": True, "o_bias": True},
+        {"qk_norm": True},
+        {"sliding_window": 12},
+    ],
     ids=lambda each: next(iter(each), "plain"),
 )
-def test_what_is_written_is_read(tmp_path: Path, variant: dict[str, bool]) -> None:
+def test_what_is_written_is_read(tmp_path: Path, variant: dict[str, Any]) -> None:
     config = CONFIG.model_copy(update={**variant, "layer_ids": (1, 4, 8)})
     head = written(tmp_path, config)
     found = read_head(tmp_path, target(), torch.bfloat16)

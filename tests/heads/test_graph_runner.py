@@ -20,7 +20,7 @@ from specdec.heads.torch_runner import TorchRunner
 from specdec.machine import cuda_graphs
 from tests.support.generators import proposer_of
 from tests.support.pretend_device import NAME, pretend_device
-from tests.support.random_heads import random_eagle_head, random_head
+from tests.support.random_heads import VARIANTS, random_eagle_head, random_head
 
 WIDTH_DEPTH_NODES = (3, 3, 12), (1, 4, 4), (4, 2, 9)
 
@@ -115,7 +115,11 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("head", [random_head(4)[0], random_eagle_head(2)], ids=["eagle3", "eagle"])
+@pytest.mark.parametrize(
+    "head",
+    [random_head(4)[0], random_eagle_head(2), *(random_head(4, **each)[0] for each in VARIANTS.values())],
+    ids=["eagle3", "eagle", *VARIANTS],
+)
 @torch.no_grad()
 def test_drafts_are_those_that_the_host_grows(head: PairHead, batches: list[list[int]]) -> None:
     check_drafts(head, StaleRunner(head, 4), batches)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from specdec.heads.training.least_squares_start import Samples
 from specdec.models.logits_map import logits_map_of
 from tests.support import block_folders
 from tests.support.families import SMALL, make
+from tests.support.mtp_checkpoints import load, write_checkpoint
 
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "Granite": ("GraniteConfig", {**SMALL, "logits_scaling": 8.0}),
@@ -157,3 +159,23 @@ def test_training_starts_alike_whether_the_target_scales_its_logits_or_its_matri
         found.append(training.head.logits(training.head.fuse(read * training.scales)))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
     assert found[0].std() > 0.1
+
+
+@torch.no_grad()
+def test_a_multi_token_prediction_module_has_the_targets_probabilities(tmp_path: Path) -> None:
+    write_checkpoint("deepseek_v3", tmp_path)
+    model = load(tmp_path)
+    kind = type(model)
+
+    class Halved(kind):  # type: ignore[misc, valid-type]
+        @wraps(kind.forward)
+        def forward(self, *args: Any, **named: Any) -> Any:
+            output = super().forward(*args, **named)
+            output.logits = output.logits * 0.5
+            return output
+
+    model.__class__ = Halved
+    final, expected = own_answer(model)
+    with Generator(model, proposer="mtp") as generator:
+        head = head_in(generator).head
+    torch.testing.assert_close(head.logits(final).log_softmax(-1), expected, rtol=1e-4, atol=1e-4)

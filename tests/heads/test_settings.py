@@ -92,9 +92,14 @@ REFUSED: dict[str, tuple[Settings, str]] = {
     "an activation": ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
     "Qwen's window": ({"sliding_window": 20, "use_sliding_window": True}, "sliding_window = 20"),
     "Mistral's window": ({"sliding_window": 20, "model_type": "mistral"}, "sliding_window = 20"),
-    "layers with a window": (
-        {"layer_types": ["sliding_attention"], "sliding_window": 20},
-        'layer_types = ["sliding_attention"]',
+    "a window of unknown size": ({"layer_types": ["sliding_attention"]}, 'layer_types = ["sliding_attention"]'),
+    "layers of several kinds": (
+        {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 20},
+        'layer_types = ["full_attention", "sliding_attention"]',
+    ),
+    "attention to chunks": (
+        {"layer_types": ["chunked_attention"], "sliding_window": 20},
+        'layer_types = ["chunked_attention"]',
     ),
     "a part of a head": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
     "a part of a head in the rotation": (

@@ -36,10 +36,11 @@ def heads(x: torch.Tensor, size: int) -> torch.Tensor:
     return x.unflatten(-1, (-1, size)).transpose(0, 1)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None = None) -> torch.Tensor:
+    """Causal attention, or to what is seen, (n, n)."""
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)
+    return scaled_dot_product_attention(q, k, v, seen, is_causal=seen is None).transpose(0, 1).flatten(1)
 
 
 def mimo_layer(weights: Weights, settings: dict[str, Any]) -> Layer:

@@ -16,7 +16,10 @@ def attended(weights: Weights, x: torch.Tensor, layer: dict[str, Any]) -> torch.
     """Causal attention of a layer over rows of its input after its norm."""
     places, theta = torch.arange(len(x)), layer["rope_theta"]
     q, k, v = (heads(weights.project(x, f"self_attn.{name}_proj"), layer["head_dim"]) for name in "qkv")
-    return weights.project(attend(rope(q, places, theta), rope(k, places, theta), v), "self_attn.o_proj")
+    distances = places[:, None] - places
+    seen = (distances >= 0) & (distances < layer.get("sliding_window", len(x)))
+    attended = attend(rope(q, places, theta), rope(k, places, theta), v, seen)
+    return weights.project(attended, "self_attn.o_proj")
 
 
 def p_eagle_log_probs(
@@ -33,8 +36,9 @@ def p_eagle_log_probs(
     features = linear(torch.cat((states, tensors["mask_hidden"][0].expand(masks, -1))), tensors["fc.weight"])
     first = Weights(tensors, "layers.0.")
     embedded = rms(embeddings[ids], first("input_layernorm"), EPS)
-    x = torch.cat((embedded, rms(features, first("hidden_norm"), EPS)), -1)
-    out = features + attended(first, x, layer)
+    normed = rms(features, first("hidden_norm"), EPS)
+    x = torch.cat((embedded, normed), -1)
+    out = (normed if settings.get("norm_before_residual") else features) + attended(first, x, layer)
     out = out + first.mlp(rms(out, first("post_attention_layernorm"), EPS))
     for number in range(1, layer["num_hidden_layers"]):
         weights = Weights(tensors, f"layers.{number}.")

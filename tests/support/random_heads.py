@@ -12,8 +12,17 @@ from specdec.heads.pair_cache import PairCache
 from specdec.heads.pair_head import PairHead
 from tests.support.eagle3_reference import EagleReference, ReferenceHead
 
+# Fields of a configuration that published heads have and the first ones hadn't.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "biases": {"qkv_bias": True, "o_bias": True},
+    "norms of queries and keys": {"qk_norm": True},
+    "a window": {"sliding_window": 5},
+    "all": {"qkv_bias": True, "o_bias": True, "qk_norm": True, "sliding_window": 6, "norm_output": True,
+            "norm_before_residual": True},
+}  # fmt: skip
 
-def random_head(seed: int, is_reduced: bool | None = None) -> tuple[Eagle3Head, ReferenceHead]:
+
+def random_head(seed: int, is_reduced: bool | None = None, **fields: Any) -> tuple[Eagle3Head, ReferenceHead]:
     """A head with its reference; every other one has a reduced vocabulary, or as it is asked for."""
     draw = torch.Generator().manual_seed(seed)
 
@@ -32,6 +41,7 @@ def random_head(seed: int, is_reduced: bool | None = None) -> tuple[Eagle3Head, 
         vocab_size=vocab,
         draft_vocab_size=24 if (seed % 2 == 0 if is_reduced is None else is_reduced) else vocab,
         rope_parameters={"rope_type": "default", "rope_theta": theta},
+        **fields,
     )
     head = Eagle3Head(config, torch.randn(vocab, hidden, generator=draw))
     for name, parameter in head.named_parameters():
@@ -70,7 +80,8 @@ def reference_of(head: PairHead) -> ReferenceHead:
     tensors = {**head.state_dict(), "embed_tokens.weight": head.embeddings}
     sizes = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
     made = EagleReference if isinstance(head, EagleHead) else ReferenceHead
-    return made(tensors, *sizes, config.rope_parameters["rope_theta"])
+    residual, output = (getattr(config, name, False) for name in ("norm_before_residual", "norm_output"))
+    return made(tensors, *sizes, config.rope_parameters["rope_theta"], config.sliding_window or 0, residual, output)
 
 
 def check_row(  # noqa: PLR0917 - what a head was given, and what it has made of it

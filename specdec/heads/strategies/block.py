@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from specdec.errors import ModelError
-from specdec.heads.block_folder import KEYS, REMEDY, STRATEGIES, read_block_head
+from specdec.heads.block_folder import KEYS, REMEDY, read_block_head
 from specdec.heads.block_head import BlockHead
 from specdec.heads.block_runner import BlockRunner
 from specdec.heads.files import TargetWeights, check_folder
@@ -85,7 +85,7 @@ class DFlashProposer(Eagle3Proposer):
 
     name: ClassVar[str] = "dflash"
     _format: ClassVar[HeadFormat] = HeadFormat(
-        _read_dflash, partial(check_folder, remedy=REMEDY, strategies=STRATEGIES, read=KEYS)
+        _read_dflash, partial(check_folder, remedy=REMEDY, strategies={"dflash"}, read=KEYS)
     )
     tunable: ClassVar[Tunable] = {"depth": (3, 5, 7, 15), "num_nodes": (4, 8, 16, 32)}
 
@@ -148,5 +148,5 @@ class DSparkProposer(DFlashProposer):
 
     name: ClassVar[str] = "dspark"
     _format: ClassVar[HeadFormat] = HeadFormat(
-        _read_dspark, partial(check_folder, remedy=REMEDY, strategies=STRATEGIES, read=KEYS)
+        _read_dspark, partial(check_folder, remedy=REMEDY, strategies={"dspark"}, read=KEYS)
     )

@@ -119,7 +119,7 @@ class OpenVINORunner(HeadRunner):
         inputs["cos"][:, 0, :count], inputs["sin"][:, 0, :count] = self._rotation(pairs.positions)
         wanted = pairs.wanted
         inputs["wanted"][:, : wanted.shape[1]] = wanted
-        _show(inputs["bias"], pairs, wanted, self._shape.slots)
+        _show(inputs["bias"], pairs, wanted, self._shape.slots, self.head.config.sliding_window)
 
     def _rotation(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines, (requests, n, head_dim)."""
@@ -154,7 +154,7 @@ def _float32(raw: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     return raw.view(np.float16).astype(np.float32) if dtype == torch.float16 else raw
 
 
-def _show(bias: np.ndarray, pairs: Pairs, wanted: np.ndarray, num_slots: int) -> None:
+def _show(bias: np.ndarray, pairs: Pairs, wanted: np.ndarray, num_slots: int, window: int | None) -> None:
     """Set the bias of each wanted pair for all slots and then the pass's rows.
 
     The pass's own slots have no keys yet, so they are hidden among the slots.
@@ -171,3 +171,7 @@ def _show(bias: np.ndarray, pairs: Pairs, wanted: np.ndarray, num_slots: int) ->
             earlier[pairs.visible[row]] = 0
             own[...] = earlier[:, start : start + count]
             earlier[:, start : start + count] = _HIDDEN
+        if window is not None:
+            slots = np.concatenate((np.arange(num_slots), start + np.arange(count)))
+            too_early = slots <= pairs.positions[row, wanted[row]][:, None] - window
+            of_row[:, : len(slots)][too_early] = _HIDDEN

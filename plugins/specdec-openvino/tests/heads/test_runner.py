@@ -20,6 +20,7 @@ from specdec.heads.drafting import DraftedTrees, grow
 from specdec.heads.pair_cache import PairCache, append, prefill
 from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.masks import DenseCompiler
+from specdec.models.logits_map import LogitsMap
 
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
@@ -40,8 +41,9 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loaded
 
 
-def frozen(heads: ModuleType, seed: int, is_eagle3: bool = True) -> Any:
-    head = heads.random_head(seed)[0] if is_eagle3 else heads.random_eagle_head(seed)
+def frozen(heads: ModuleType, seed: int, is_eagle3: bool = True, variant: str = "") -> Any:
+    fields = heads.VARIANTS.get(variant, {})
+    head = heads.random_head(seed, **fields)[0] if is_eagle3 else heads.random_eagle_head(seed)
     return head.requires_grad_(False)
 
 
@@ -58,13 +60,21 @@ class Texts:
         return states, [torch.randint(self._vocab, (count,), generator=self._draw).tolist() for count in counts]
 
 
-@pytest.mark.parametrize(("seed", "is_eagle3"), [(0, True), (1, True), (2, True), (3, True), (0, False), (3, False)])
+@pytest.mark.parametrize(
+    ("seed", "is_eagle3", "variant"),
+    [
+        *((seed, True, "") for seed in range(4)),
+        (0, False, ""),
+        (3, False, ""),
+        *((2, True, variant) for variant in ("biases", "norms of queries and keys", "a window", "all")),
+    ],
+)
 @torch.no_grad()
 def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(
-    heads: ModuleType, seed: int, is_eagle3: bool
+    heads: ModuleType, seed: int, is_eagle3: bool, variant: str
 ) -> None:
     """With full and reduced vocabularies, as trees and as paths, after drafts that were rejected."""
-    head = frozen(heads, seed, is_eagle3)
+    head = frozen(heads, seed, is_eagle3, variant)
     runner, texts = OpenVINORunner(head, 4, OpenVINOOptions()), Texts(head, seed)
     references = [heads.reference_of(head) for _ in range(BATCH)]
     caches = [PairCache(head) for _ in range(BATCH)]
@@ -123,6 +133,23 @@ def test_log_probabilities_are_within_rounding(
         found = dict(zip(trees.tokens[row].tolist(), trees.log_probs[row].tolist(), strict=True))
         assert found.keys() == expected.keys()
         assert max(abs(found[token] - expected[token]) for token in found) < rounding
+
+
+@torch.no_grad()
+def test_a_targets_own_map_to_logits_is_in_the_graph(heads: ModuleType) -> None:
+    """A scale, a soft cap and a bias."""
+    head, draw = frozen(heads, 0, is_eagle3=False), torch.Generator().manual_seed(0)
+    bias = torch.randn(len(head.lm_head.weight), generator=draw)
+    plain = draft(OpenVINORunner(head, 4, OpenVINOOptions()), Texts(head, 1))
+    head.logits_map = LogitsMap(0.5, 2.0, bias)
+    found, expected = (
+        draft(each, Texts(head, 1)) for each in (OpenVINORunner(head, 4, OpenVINOOptions()), TorchRunner(head, 4))
+    )
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    torch.testing.assert_close(
+        torch.from_numpy(found.log_probs), torch.from_numpy(expected.log_probs), rtol=1e-4, atol=1e-4
+    )
+    assert plain.tokens.tolist() != found.tokens.tolist()
 
 
 def matrices_in_8_bits(runner: HeadRunner) -> int:
