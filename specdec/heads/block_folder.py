@@ -11,6 +11,7 @@ z-lab's keys lie in ``dflash_config`` or at the top.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ def read_block_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
         embeddings = head_embeddings(folder, tensors.pop("embed_tokens.weight", None), shape, target, REMEDY)
         own = tensors.pop("lm_head.weight", None)
         head = BlockHead(config, embeddings, _output_of(folder, own, config, target), embeddings.device, dtype)
-        if own is None and (config.logits_scale, config.softcap) == (1.0, None):
-            head.logits_map = target.logits_map()
+        if own is None:  # the target's own scale and soft cap aren't applied: the folder has those of the drafter
+            head.logits_map = replace(head.logits_map, bias=target.logits_map().bias)
     unused = "confidence_head.", "t2d"
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
     load_tensors(folder, head, tensors, REMEDY, {"d2t"} if config.draft_vocab_size == config.vocab_size else ())

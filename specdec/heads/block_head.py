@@ -29,9 +29,9 @@ from torch.nn.functional import embedding, linear
 
 from specdec.heads.base import KeyValues
 from specdec.heads.config import BlockConfig
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.pair_head import DecoderLayer, LayerInputs, RMSNorm
 from specdec.heads.rotary import Rotary
-from specdec.models.logits_map import LogitsMap
 
 # Returns attention, (batch, heads, n, head_dim), in a layer by its number.
 Attend = Callable[[int, LayerInputs], torch.Tensor]

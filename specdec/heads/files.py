@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from specdec.errors import ModelError, memory_ran_out
 from specdec.heads.kinds import check_kind
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.settings import check_settings, understood
-from specdec.models.logits_map import LogitsMap
 
 # Files of tensors, by pattern; those of the first pattern that has any are read.
 FILES = "*.safetensors", "pytorch_model*.bin"

@@ -19,8 +19,8 @@ import torch
 from torch.nn.functional import silu
 
 from specdec.heads.base import Noise
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.torch_runner import most_probable, product_of
-from specdec.models.logits_map import LogitsMap
 
 
 class ResBlock(NamedTuple):

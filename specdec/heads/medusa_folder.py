@@ -29,9 +29,9 @@ from specdec.heads.files import (
     read_tensors,
 )
 from specdec.heads.kinds import check_kind
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.medusa import MedusaWeights, ResBlock
 from specdec.heads.settings import check_settings, understood
-from specdec.models.logits_map import LogitsMap
 
 _REMEDY = "give the folder of Medusa heads that were trained for this model"
 # Others that a head's configuration has are of its target, or of attention, which these heads haven't.

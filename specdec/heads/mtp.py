@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.torch_runner import most_probable, visible_slots, write_slots
 from specdec.models.fused_attention import without_cudnn
-from specdec.models.logits_map import LogitsMap
 
 # Takes new keys and values, (batch, heads, n, size) each, and returns those that the new queries may attend to.
 Update = Callable[[torch.Tensor, torch.Tensor], KeyValues]

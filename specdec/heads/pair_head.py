@@ -17,8 +17,8 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from specdec.heads.base import KeyValues
 from specdec.heads.config import PairHeadConfig
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.rotary import Rotary, rotated
-from specdec.models.logits_map import LogitsMap
 
 
 class LayerInputs(NamedTuple):

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from specdec.costs import CostModel, Costs, StepCosts
-from specdec.models.logits_map import LogitsMap, logits_map_of
 from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.target import Target
 
@@ -94,11 +93,3 @@ class Host:
     def output_rows(self, ids: Sequence[int]) -> torch.Tensor:
         """Return the rows of the target's output matrix for some tokens, ``(tokens, hidden)``; see ``embeddings``."""
         return output_rows_of(self.model, ids)
-
-    def logits_map(self) -> LogitsMap:
-        """Return the target's map from products with its output matrix to its logits.
-
-        Raises:
-            ModelError: if they are made otherwise.
-        """
-        return logits_map_of(self.model)

@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from specdec import Generator, ModelError
 from specdec.heads.block_folder import read_block_head
 from specdec.heads.files import TargetWeights
+from specdec.heads.logits_map import logits_map_of
 from specdec.heads.strategies.eagle import EagleProposer
 from specdec.heads.strategies.medusa import MedusaProposer
 from specdec.heads.training.eagle3_training import Eagle3Training
 from specdec.heads.training.least_squares_start import Samples
-from specdec.models.logits_map import logits_map_of
 from tests.support import block_folders
 from tests.support.families import SMALL, make
 from tests.support.mtp_checkpoints import load, write_checkpoint
@@ -101,18 +101,19 @@ def test_medusa_has_the_targets_probabilities_of_a_reduced_vocabulary(tmp_path: 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_block_drafter_has_the_targets_probabilities_or_those_of_its_configuration(tmp_path: Path, name: str) -> None:
+def test_a_block_drafter_has_the_targets_matrix_and_bias_and_a_scale_of_its_own(tmp_path: Path, name: str) -> None:
+    """As z-lab's code has it: it was trained without the target's scale."""
     model, layout = target(name), block_folders.LAYOUTS["z-lab"]
-    final, expected = own_answer(model)
+    final, _ = own_answer(model)
+    expected = model.get_output_embeddings()(final)
     ids = {"dflash_config": {"mask_token_id": 7, "target_layer_ids": [0, 0, 1]}}
     block_folders.write(tmp_path, layout, **ids)
     head = read_block_head(tmp_path, weights_of(model), torch.float32)
-    torch.testing.assert_close(head.logits(final).log_softmax(-1), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(head.logits(final), expected, rtol=1e-4, atol=1e-4)
     ids["dflash_config"]["output_multiplier"] = 0.5
     block_folders.write(tmp_path, layout, **ids)
     own = read_block_head(tmp_path, weights_of(model), torch.float32)
-    products = final @ model.get_output_embeddings().weight.T
-    torch.testing.assert_close(own.logits(final), products * 0.5, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(own.logits(final), expected * 0.5, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", TARGETS)

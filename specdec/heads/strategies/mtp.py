@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from specdec.heads.logits_map import logits_map_of
 from specdec.heads.mtp import MtpRunner
 from specdec.heads.mtp_checkpoint import read_mtp
 from specdec.heads.strategies.engine import HeadEngine, TreeOptions
@@ -69,7 +70,7 @@ class MtpProposer(Proposer):
         embeddings = shared_weights(host, "multi-token-prediction modules read").embeddings
         lm_head = host.output_rows(range(min(host.vocab_size, len(embeddings))))
         head = read_mtp(host.model, embeddings, lm_head, embeddings.dtype)
-        head.logits_map = host.logits_map().of_tokens(head.target_ids)
+        head.logits_map = logits_map_of(host.model).of_tokens(head.target_ids)
         top_k = self.top_k if host.takes_trees else 1
         options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
         engine = HeadEngine(options, MtpRunner(head, top_k), (-1,), learns=host.is_keyed, name="mtp")

@@ -6,6 +6,7 @@ import torch
 
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
+from specdec.heads.logits_map import logits_map_of
 from specdec.strategies.host import Host
 
 
@@ -39,7 +40,7 @@ def shared_weights(host: Host, reader: str) -> TargetWeights:
         )
     embeddings = host.embeddings()
     output = partial(host.output_rows, range(len(embeddings)))
-    return TargetWeights(embeddings, output, host.num_layers, host.logits_map)
+    return TargetWeights(embeddings, output, host.num_layers, partial(logits_map_of, host.model))
 
 
 def check_ids(target_ids: torch.Tensor, host: Host, drafter: str, remedy: str) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy, embedding, rms_norm
 
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.training.losses import distribution
-from specdec.models.logits_map import LogitsMap
 
 _PENALTY = 0.003  # of the mean square of an input
 _SELF_ATTENTION = 1.3  # of each entry of equal queries and keys

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.training.packing import PackedRows
-from specdec.models.logits_map import LogitsMap
 
 if TYPE_CHECKING:
     from specdec.heads.training.target import States

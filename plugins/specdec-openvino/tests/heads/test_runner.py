@@ -17,10 +17,10 @@ from specdec_openvino.options import OpenVINOOptions
 
 from specdec.heads import HeadRunner, HeadRunners, TorchRunner
 from specdec.heads.drafting import DraftedTrees, grow
+from specdec.heads.logits_map import LogitsMap
 from specdec.heads.pair_cache import PairCache, append, prefill
 from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.masks import DenseCompiler
-from specdec.models.logits_map import LogitsMap
 
 BATCH, STEPS, NUM_MATRICES = 3, 4, 6
 
