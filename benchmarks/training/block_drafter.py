@@ -26,7 +26,7 @@ from benchmarks.training.head_acceptance import Decoding
 from specdec.heads.base import KeyValues
 from specdec.heads.block_head import BlockHead
 from specdec.heads.config import BlockConfig
-from specdec.heads.pair_head import LayerInputs
+from specdec.heads.layers import LayerInputs
 from specdec.heads.strategies.block import DFlashProposer, DSparkProposer
 from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.training.eagle3_training import eagle3_config

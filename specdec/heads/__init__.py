@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec.heads.config import PairHeadConfig as PairHeadConfig
     from specdec.heads.eagle3 import Eagle3Head as Eagle3Head
     from specdec.heads.pair_head import PairHead as PairHead
-    from specdec.heads.pair_head import Product as Product
+    from specdec.heads.layers import Product as Product
     from specdec.heads.pair_head import fused as fused
     from specdec.heads.strategies.eagle import EagleProposer as EagleProposer
     from specdec.heads.strategies.eagle3 import Eagle3Proposer as Eagle3Proposer

@@ -29,8 +29,8 @@ from torch.nn.functional import embedding, linear
 
 from specdec.heads.base import KeyValues
 from specdec.heads.config import BlockConfig
+from specdec.heads.layers import DecoderLayer, LayerInputs, RMSNorm
 from specdec.heads.logits_map import LogitsMap
-from specdec.heads.pair_head import DecoderLayer, LayerInputs, RMSNorm
 from specdec.heads.rotary import Rotary
 
 # Returns attention, (batch, heads, n, head_dim), in a layer by its number.

@@ -13,8 +13,8 @@ from specdec.heads.base import Continuations, KeyValues, Noise, Pairs
 from specdec.heads.block_head import BlockHead
 from specdec.heads.drafting import GrowingRunner, TreeGrowth
 from specdec.heads.first_pass import first_pass
+from specdec.heads.layers import LayerInputs
 from specdec.heads.pair_cache import PairCache
-from specdec.heads.pair_head import LayerInputs
 from specdec.heads.torch_runner import masked_attention, most_probable, write_slots
 
 _NUM_KEPT = 64  # of a slot, for the Markov head

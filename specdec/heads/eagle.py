@@ -33,7 +33,8 @@ from specdec.heads.files import (
     read_tensors,
 )
 from specdec.heads.kinds import check_kind
-from specdec.heads.pair_head import LayerInputs, PairHead, PairLayer
+from specdec.heads.layers import LayerInputs, PairLayer
+from specdec.heads.pair_head import PairHead
 from specdec.heads.settings import check_layers, check_settings, check_tensors, layer_part, understood, window_of
 
 

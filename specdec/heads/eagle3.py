@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from specdec.heads.config import Eagle3Config
-from specdec.heads.pair_head import LayerInputs, PairHead, PairLayer, RMSNorm
+from specdec.heads.layers import LayerInputs, PairLayer, RMSNorm
+from specdec.heads.pair_head import PairHead
 
 
 class _Layer(PairLayer):

@@ -16,8 +16,9 @@ from torch.nn.functional import pad
 from specdec.heads.base import HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.drafting import DraftedTrees, DraftSize, WholeDrafts
 from specdec.heads.first_pass import append_written, write_cached
+from specdec.heads.layers import LayerInputs
 from specdec.heads.pair_cache import PairCache
-from specdec.heads.pair_head import LayerInputs, PairHead
+from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner, masked_attention, noisy
 from specdec.machine.cuda_graphs import GraphInputs, Graphs, Outputs, power_of_two, slot_bucket
 from specdec.machine.number_block import NumberBlock

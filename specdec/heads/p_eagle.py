@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.config import PEagleConfig
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.pair_head import DecoderLayer, LayerInputs
+from specdec.heads.layers import DecoderLayer, LayerInputs
 from specdec.heads.torch_runner import attention, most_probable, write_slots
 
 # Returns attention, (batch, heads, n, head_dim), in a layer by its number.

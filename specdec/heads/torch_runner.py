@@ -7,7 +7,8 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.pair_head import PairHead, Product, fused
+from specdec.heads.layers import Product
+from specdec.heads.pair_head import PairHead, fused
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.weights.onednn import OneDNNKernel
 

@@ -17,8 +17,8 @@ from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.eagle3_folder import read_head, write_head
 from specdec.heads.files import TargetWeights
+from specdec.heads.layers import LayerInputs
 from specdec.heads.logits_map import LogitsMap, logits_map_of
-from specdec.heads.pair_head import LayerInputs
 from specdec.heads.training.least_squares_start import Samples, least_squares_start, state_scales
 from specdec.heads.training.losses import TrainingBatch, distribution
 from specdec.heads.training.packing import PackedRows
