@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from specdec.heads.config import Eagle3Config as Eagle3Config
     from specdec.heads.config import PairHeadConfig as PairHeadConfig
     from specdec.heads.eagle3 import Eagle3Head as Eagle3Head
-    from specdec.heads.pair_head import PairHead as PairHead
     from specdec.heads.layers import Product as Product
+    from specdec.heads.logits_map import LogitsMap as LogitsMap
+    from specdec.heads.pair_head import PairHead as PairHead
     from specdec.heads.pair_head import fused as fused
+    from specdec.heads.strategies.block import DFlashProposer as DFlashProposer
+    from specdec.heads.strategies.block import DSparkProposer as DSparkProposer
     from specdec.heads.strategies.eagle import EagleProposer as EagleProposer
     from specdec.heads.strategies.eagle3 import Eagle3Proposer as Eagle3Proposer
     from specdec.heads.strategies.medusa import MedusaProposer as MedusaProposer

@@ -15,9 +15,8 @@ from specdec_openvino.heads.graph import HeadError
 from specdec_openvino.heads.runner import OpenVINORunner
 from specdec_openvino.options import OpenVINOOptions
 
-from specdec.heads import HeadRunner, HeadRunners, TorchRunner
+from specdec.heads import HeadRunner, HeadRunners, LogitsMap, TorchRunner
 from specdec.heads.drafting import DraftedTrees, grow
-from specdec.heads.logits_map import LogitsMap
 from specdec.heads.pair_cache import PairCache, append, prefill
 from specdec.heads.strategies.engine import HeadEngine, TreeOptions
 from specdec.masks import DenseCompiler
