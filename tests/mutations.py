@@ -991,7 +991,7 @@ MUTATIONS = (
     Mutation(
         "a drafted node sees another branch than its own",
         "specdec/heads/graph_runner.py",
-        (("visible = visible[rows, parents] |", "visible = visible[rows, 0 * parents] |"),),
+        (("visible = visible[rows, parents] &", "visible = visible[rows, 0 * parents] &"),),
         ("tests/heads/test_graph_runner.py",),
     ),
     Mutation(

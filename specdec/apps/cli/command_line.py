@@ -56,8 +56,8 @@ for command in _COMMANDS:
 _training = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _training.command("head")(with_version(train))
 _training.command("consistency", hidden=True, context_settings=ANY_OPTIONS)(refuse_consistency)
-app.add_typer(_training, name="train", help="Train a draft head for a model.")
 app.add_typer(heads, name="heads")
+app.add_typer(_training, name="train", help="Train a draft head for a model.")
 
 
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO

@@ -26,7 +26,7 @@ heads = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
 @heads.callback()
 def _list(context: typer.Context) -> None:
-    """List the heads that were trained on this machine, or measure or remove one."""
+    """List trained draft heads; measure or remove one."""
     if context.invoked_subcommand is not None:
         return
     from specdec.heads.head_facts import facts_of

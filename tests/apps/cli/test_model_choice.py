@@ -15,7 +15,7 @@ from tests.support import built_in_model
 from tests.support.preferred_engine import install
 
 SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
-DECODE_NOTHING = {"bench-serve", "plugins", "report"}
+DECODE_NOTHING = {"bench-serve", "heads", "plugins", "report"}
 CHOOSES_ITSELF = {"demo", "train"}  # a model that answers on the recommended engine; torch, which trains
 
 

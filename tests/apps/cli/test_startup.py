@@ -53,7 +53,7 @@ MISSPELT = [
     (["generate", PROMPT, "--proposer", "lookahed"], "did you mean lookahead?"),
     (["generate", PROMPT, "--proposer", "lookahead:n=4"], "unknown name 'n'"),
     (["generate", PROMPT, "--proposer", "auto+eagle3:head=/no/such/head"], "there is no folder /no/such/head"),
-    (["generate", PROMPT, "--proposer", "p_eagle:head=tests"], ": give the folder of a P-EAGLE head, in speculators'"),
+    (["generate", PROMPT, "--proposer", "p_eagle:head=tests"], ": give the folder of a P-EAGLE head that was trained"),
     (["generate", PROMPT, "--proposer", "eagle:head=tests"], ": give the folder of an EAGLE head that was trained"),
     (["generate", PROMPT, "--verifier", "mach"], "did you mean match?"),
     (["generate", PROMPT, "--top-k", "5"], "top_k needs sampling"),
