@@ -61,6 +61,7 @@ def run(contender: str, prompt: int, repeat: int, seconds: float, tokens: tuple[
     return Run(contender, prompt, repeat, tokens, seconds, 1, {"forward": seconds / 2}, 2**20)
 
 
+@pytest.mark.nightly
 def test_a_comparison_with_transformers_and_specdec(tmp_path, monkeypatch, capsys):
     arguments = "--num-prompts 2 --max-new-tokens 6 --repeats 1 --threads 1 --contender specdec:prompt_lookup"
     arguments += " --over specdec:prompt_lookup --warm-up 0"

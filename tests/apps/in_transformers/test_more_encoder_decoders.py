@@ -11,8 +11,14 @@ from specdec.inputs.processor import ProcessorOutput
 from tests.support.more_encoder_decoders import CHAINS, TREES, encoder_inputs, make
 
 
+# Every second one by day; those of transformers' guides are in test_encoder_decoders.py.
+FAMILIES = [
+    pytest.param(family, marks=[pytest.mark.nightly] * (number % 2)) for number, family in enumerate(TREES | CHAINS)
+]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", TREES | CHAINS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_texts_are_generates_own(family: str) -> None:
     model, settings = make(family), {"max_new_tokens": 20, "do_sample": False, "no_repeat_ngram_size": 3}
     inputs: list[Any] = [encoder_inputs(family, model, seed) for seed in (4, 5)]

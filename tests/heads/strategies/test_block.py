@@ -88,8 +88,8 @@ def test_text_is_plain_decodings_in_a_ragged_batch(model: Any, tmp_path: Path, n
 @pytest.mark.parametrize(
     ("name", "rule", "num_samples"),
     [
-        ("z-lab", "rejection", 200),
-        ("DeepSpec, rnn", "traversal", 200),
+        ("z-lab", "rejection", 120),
+        ("DeepSpec, rnn", "traversal", 120),
         *(
             pytest.param(name, rule, 3000, marks=pytest.mark.nightly)
             for name in ("z-lab", "DeepSpec, rnn")
