@@ -10,7 +10,6 @@ from specdec.apps.in_transformers import release
 from specdec.inputs.processor import ProcessorOutput
 from tests.support.more_encoder_decoders import CHAINS, TREES, encoder_inputs, make
 
-
 # Every second one by day; those of transformers' guides are in test_encoder_decoders.py.
 FAMILIES = [
     pytest.param(family, marks=[pytest.mark.nightly] * (number % 2)) for number, family in enumerate(TREES | CHAINS)
