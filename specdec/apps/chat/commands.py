@@ -97,7 +97,7 @@ def image(chat: Chat, text: str) -> None:
 
 
 def audio(chat: Chat, text: str) -> None:
-    """/audio FILE  let the model hear a WAV recording with the next question"""
+    """/audio FILE  send a WAV recording with the next question"""
     _attach(chat, "audio", text)
 
 
