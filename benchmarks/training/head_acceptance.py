@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompts
 from benchmarks.training.head_run import answer_of, on_prompts
@@ -21,6 +20,7 @@ from specdec import Generator
 from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.training.eagle3_training import Eagle3Training
 from specdec.heads.training.target import TargetStates
+from specdec.models.loading import load_pretrained
 from specdec.strategies.auto.growth import Growth
 from specdec.strategies.auto.merged import MergedProposer
 from specdec.strategies.auto.proposer import AutoProposer
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks head_acceptance", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--model", required=True, help="folder of the target")
+    parser.add_argument("--model", required=True, help="the target: a folder, a hub name, demo or smollm2")
     parser.add_argument("--head", type=Path, required=True, help="folder of an EAGLE-3 head")
     parser.add_argument("--dtype", default="float32", help="of the target")
     parser.add_argument("--max-new-tokens", type=int, default=128)
@@ -63,8 +63,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for all figures, as JSON")
     add_prompt_options(parser)
     arguments = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).eval()
+    model, tokenizer = load_pretrained(arguments.model, dtype=arguments.dtype)
     prompts = encoded_prompts(arguments, tokenizer)
     decoding = Decoding(model, tokenizer, prompts, arguments.max_new_tokens)
     plain = decoding.texts("autoregressive")
