@@ -31,6 +31,7 @@ from specdec.heads.strategies.block import DFlashProposer, DSparkProposer
 from specdec.heads.strategies.eagle3 import Eagle3Proposer
 from specdec.heads.training.eagle3_training import eagle3_config
 from specdec.heads.training.head_training import draft_vocabulary
+from specdec.heads.training.kept_states import KeptStates
 from specdec.heads.training.least_squares_start import state_scales
 from specdec.heads.training.loop import ScheduledAdamW
 from specdec.heads.training.packing import PackedRows, pack
@@ -177,11 +178,10 @@ def train(model: Any, text: TrainingText, arguments: argparse.Namespace) -> tupl
     """Train for the given minutes; return the drafter, which reads states as they are, and what was done."""
     vocabulary = draft_vocabulary(text, len(model.get_input_embeddings().weight), arguments.vocabulary)
     head, output_rows = untrained(model, vocabulary, arguments)
-    target = TargetStates(model, head.config.layer_ids)
+    target = KeptStates(TargetStates(model, head.config.layer_ids))
     rows = pack(text, arguments.length, np.random.default_rng(arguments.seed))
     generator = torch.Generator().manual_seed(arguments.seed)
-    first = rows[: min(8, len(rows))]
-    scales = state_scales(target.of(first.tokens, first.positions, first.visible()).layers.flatten(0, 1).float())
+    scales = state_scales(target.of(rows[: min(8, len(rows))]).layers.flatten(0, 1).float())
     schedule = TrainingSettings(rate=arguments.rate)
     optimizer = ScheduledAdamW(groups(head, arguments.rate), schedule)
     began, seconds, num_answer_tokens, losses = time.perf_counter(), 60 * arguments.minutes, 0, list[float]()
@@ -189,7 +189,7 @@ def train(model: Any, text: TrainingText, arguments: argparse.Namespace) -> tupl
         done = (time.perf_counter() - began) / seconds
         if done >= 1:
             break
-        states = target.of(batch.tokens, batch.positions, batch.visible())
+        states = target.of(batch)
         states = States(states.layers.float(), states.final.float())
         blocks = Blocks(batch, anchors_of(batch, arguments.anchors, generator), arguments.block)
         loss = loss_of(head, states, scales, batch, blocks, output_rows)

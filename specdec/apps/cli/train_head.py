@@ -1,6 +1,7 @@
 """The command that trains a draft head for a model."""
 
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _KIND = "eagle3"  # of the heads that are trained
 _REPORT_SECONDS, _REPORT_SHARE, _MOST_SHARE = 60.0, 0.03, 0.25  # of the time, for decoding with the new head
+_MOST_LOADING = 0.1  # of the time; a longer loading adds to it
 
 
 @with_option_groups
@@ -64,6 +66,7 @@ def train(
     on held-out text, are saved in the head's folder. Ctrl-C ends the run and keeps that head. --resume with the same
     options continues a run that was interrupted or killed; the time that it had spent counts.
     """
+    began = time.monotonic()
     with before_anything_runs():
         _check_kind(kind)
         run.check(model, out)
@@ -73,9 +76,10 @@ def train(
         check_outputs(exported and exported[1])
         loaded, tokenizer, tokens = run.load(model)
     seconds = min(max(_REPORT_SECONDS, _REPORT_SHARE * 60 * run.minutes), _MOST_SHARE * 60 * run.minutes)
+    loading = min(time.monotonic() - began, _MOST_LOADING * 60 * run.minutes)
     settings = HeadSettings(
         minutes=run.minutes,
-        reserved_seconds=seconds if has_report and export is None else 0.0,
+        reserved_seconds=loading + (seconds if has_report and export is None else 0.0),
         draft_vocab_size=vocabulary,
         seed=run.seed,
     )

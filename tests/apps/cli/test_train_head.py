@@ -80,8 +80,9 @@ def test_a_head_is_autos_only_if_it_was_measured_to_be_faster(
     assert out.count("auto") == out[out.index("compare:") :].count("auto")
     assert f"{with_head:.2f} times as fast as plain decoding with the head and 1.50 times without" in out
     assert said in out
-    assert ("with 500,000: the same command with more --minutes and --resume" in out) == (with_head < 1.5)
-    assert given["seconds"] == given["settings"].reserved_seconds == 60.0
+    assert ("with 35,000: the same command with more --minutes and --resume" in out) == (with_head < 1.5)
+    assert given["seconds"] == 60.0
+    assert 60.0 < given["settings"].reserved_seconds <= 60.0 + 30.0, "loading counts, a tenth of the time at most"
     known = facts_of(tmp_path / "cached")
     assert known is not None
     assert known.speeds == speeds
