@@ -31,18 +31,14 @@ from specdec.heads.files import (
     read_tensors,
 )
 from specdec.heads.kinds import check_kind
-from specdec.heads.settings import check_settings, understood
+from specdec.heads.settings import check_layers, check_settings, check_tensors, refuse, understood
 
 REMEDY = "give the folder of a block drafter (DFlash or DSpark) that was trained for this model"
-# Keys that are read here, where other heads refuse some of their values.
+# Keys that are read here, where other heads refuse some of their values; those of z-lab in either of two places.
+_OWN = "final_logit_softcapping", "input_embedding_scale", "is_causal", "output_multiplier"
 KEYS = frozenset(
-    {
-        "attention_sink_bias", "attention_value_scale", "block_size", "causal", "confidence_head_with_markov",
-        "dflash_config", "enable_confidence_head", "final_logit_softcapping", "input_embedding_scale", "is_causal",
-        "layer_types", "markov_head_type", "markov_rank", "output_multiplier", "sample_from_anchor", "sliding_window",
-        "sliding_window_non_causal", "swa_window_size", "target_layer_ids", "use_sliding_window", "use_swa",
-    }
-)  # fmt: skip
+    {*_OWN, *(f"dflash_config.{key}" for key in _OWN), "layer_types", "transformer_layer_config.layer_types"}
+)
 _KINDS = {"DFlashDraftModel": "dflash", "Qwen3DSparkModel": "dspark"}
 _WINDOW = "sliding_attention"
 
@@ -58,7 +54,9 @@ def read_block_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
     with understood(folder, REMEDY):
         check_kind(folder, settings, REMEDY, {"dflash", "dspark"}, tensors)
         check_settings(folder, settings, REMEDY, read=KEYS)
-        config = _config_of(folder, settings, tensors, target.num_layers)
+        check_tensors(folder, settings, tensors, REMEDY)
+        config = _config_of(folder, settings, tensors, target)
+        check_layers(folder, settings, config.layer_ids, REMEDY)
         check_target(folder, config.vocab_size, config.target_hidden_size, target, REMEDY)
         if not all(0 <= layer <= target.num_layers for layer in config.layer_ids):
             raise ModelError(
@@ -68,15 +66,25 @@ def read_block_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> 
         shape = config.vocab_size, config.hidden_size
         embeddings = head_embeddings(folder, tensors.pop("embed_tokens.weight", None), shape, target, REMEDY)
         own = tensors.pop("lm_head.weight", None)
-        head = BlockHead(config, embeddings, _output_of(folder, own, config, target), embeddings.device, dtype)
+        output = _output_of(folder, own, config, target).to(embeddings.device, dtype)
+        head = BlockHead(config, embeddings, output, embeddings.device, dtype)
         if own is None:  # the target's own scale and soft cap aren't applied: the folder has those of the drafter
-            head.logits_map = replace(head.logits_map, bias=target.logits_map().bias)
-    unused = "confidence_head.", "t2d"
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
+            head.logits_map = replace(head.logits_map, bias=target.output_bias())
+    is_drafted = tensors.pop("t2d", None)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("confidence_head.")}
     load_tensors(folder, head, tensors, REMEDY, {"d2t"} if config.draft_vocab_size == config.vocab_size else ())
-    if head.target_ids.min() < 0 or head.target_ids.max() >= config.vocab_size:
-        raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {REMEDY}")
+    _check_vocabulary(folder, head, is_drafted)
     return head.eval().requires_grad_(False)
+
+
+def _check_vocabulary(folder: Path, head: BlockHead, is_drafted: torch.Tensor | None) -> None:
+    ids = head.target_ids.sort().values
+    if ids[0] < 0 or ids[-1] >= head.config.vocab_size:
+        raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {REMEDY}")
+    if (ids.diff() == 0).any():
+        raise ModelError(f"the head in {folder} maps two draft tokens to one of the target's (d2t): {REMEDY}")
+    if is_drafted is not None and not is_drafted.nonzero().flatten().equal(ids.to(is_drafted.device)):
+        raise ModelError(f"the head in {folder} has other tokens in t2d than in d2t: {REMEDY}")
 
 
 def _name(name: str) -> str:
@@ -94,17 +102,14 @@ def _kind_of(folder: Path, settings: Mapping[str, Any]) -> str:
 
 
 def _config_of(
-    folder: Path, settings: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], num_target_layers: int
+    folder: Path, settings: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], target: TargetWeights
 ) -> BlockConfig:
     kind, layer = _kind_of(folder, settings), settings.get("transformer_layer_config", settings)
     is_speculators = "speculators_model_type" in settings
     own = {**settings, **(settings.get("dflash_config") or {})}
-    for key in ("attention_sink_bias", "attention_value_scale"):
-        if own.get(key):
-            raise ModelError(f"the head in {folder} has {key} = {own[key]}, which isn't computed here: {REMEDY}")
     hidden, joined = tensors["fc.weight"].shape
     target_hidden = settings.get("target_hidden_size") or hidden
-    ids = _layer_ids(own, is_speculators, layer["num_hidden_layers"], num_target_layers)
+    ids = _layer_ids(own, is_speculators, layer["num_hidden_layers"], target.num_layers)
     if len(ids) * target_hidden != joined:
         raise ValueError(f"{len(ids)} layers of {target_hidden} numbers, and fc reads {joined}")
     rank = int(own.get("markov_rank") or 0)
@@ -120,13 +125,14 @@ def _config_of(
         num_layers=layer["num_hidden_layers"],
         block_size=own["block_size"],
         mask_token_id=own["mask_token_id"],
-        predicts_next=_predicts_next(settings, kind),
+        predicts_next=_predicts_next(folder, settings, kind),
         is_causal=_causal(own, types),
         windows=tuple(_window(own, layer) if each == _WINDOW else None for each in types),
         has_anchors_window=is_speculators,
         markov=markov,
         markov_rank=rank,
-        embedding_scale=own.get("input_embedding_scale") or 1.0,
+        embedding_scale=own.get("input_embedding_scale")
+        or (1.0 if "embed_tokens.weight" in tensors else target.embeddings_scale()),
         logits_scale=own.get("output_multiplier") or 1.0,
         softcap=own.get("final_logit_softcapping") or None,
     )
@@ -146,12 +152,14 @@ def _layer_ids(
     return tuple(round(1 + number * (count - 4) / (num_layers - 1)) + 1 for number in range(num_layers))
 
 
-def _predicts_next(settings: Mapping[str, Any], kind: str) -> bool:
+def _predicts_next(folder: Path, settings: Mapping[str, Any], kind: str) -> bool:
+    """Return whether slots predict the next token; z-lab's and DeepSpec's kinds have one way each."""
+    said = settings.get("sample_from_anchor")
     if "speculators_model_type" not in settings:
+        if said not in (None, kind == "dspark"):
+            refuse(folder, "sample_from_anchor", said, REMEDY)
         return kind == "dspark"
-    if kind == "dspark":
-        return bool(settings["sample_from_anchor"])
-    return bool(settings.get("sample_from_anchor", False))
+    return bool(settings["sample_from_anchor"] if kind == "dspark" else said)
 
 
 def _layer_types(own: Mapping[str, Any], layer: Mapping[str, Any]) -> list[str]:
@@ -159,6 +167,8 @@ def _layer_types(own: Mapping[str, Any], layer: Mapping[str, Any]) -> list[str]:
     types = list(layer.get("layer_types") or ["full_attention"] * layer["num_hidden_layers"])
     if len(types) != layer["num_hidden_layers"] or not {*types} <= {"full_attention", _WINDOW}:
         raise ValueError(f"layer_types {types}")
+    if _WINDOW in types and not (own.get("swa_window_size") or layer.get("sliding_window")):
+        raise ValueError(f"layer_types {types} without the size of a window")
     return [_WINDOW] * len(types) if own.get("use_swa") and _WINDOW not in types else types
 
 
@@ -179,8 +189,8 @@ def _window(own: Mapping[str, Any], layer: Mapping[str, Any]) -> int:
 
 
 def _output_of(folder: Path, own: torch.Tensor | None, config: BlockConfig, target: TargetWeights) -> torch.Tensor:
-    """Return the output matrix, the head's own or the target's, on the target's device."""
-    output = target.output() if own is None else own.to(target.embeddings.device)
+    """Return the output matrix, the head's own or the target's."""
+    output = target.output() if own is None else own
     needed = config.draft_vocab_size, config.hidden_size
     if tuple(output.shape) != needed:
         raise ModelError(

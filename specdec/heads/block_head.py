@@ -21,7 +21,8 @@ A cache's key-value heads are those of all layers, one layer after another.
 """
 
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ from torch.nn.functional import embedding, linear
 
 from specdec.heads.base import KeyValues
 from specdec.heads.config import BlockConfig
-from specdec.heads.layers import DecoderLayer, LayerInputs, RMSNorm
+from specdec.heads.layers import DecoderLayer, LayerInputs, LayerProducts, Product, RMSNorm, fused
 from specdec.heads.logits_map import LogitsMap
 from specdec.heads.rotary import Rotary
 
@@ -71,13 +72,21 @@ class MarkovHead(nn.Module):
         return torch.tanh(output), gate * states + (1 - gate) * torch.tanh(candidate)
 
 
+class BlockProducts(NamedTuple):
+    """The products with a drafter's matrices, without biases; the Markov head's are its own."""
+
+    fc: Product
+    layers: tuple[LayerProducts, ...]
+    output: Product
+
+
 class BlockHead(nn.Module):
     """A block drafter; its parameters have the names of published folders.
 
     Args:
         config: sizes and variants.
         embeddings: (vocab, hidden), the target's token embeddings, or the head's own; shared, not copied.
-        output: (draft vocab, hidden), the output matrix, likewise.
+        output: (draft vocab, hidden), the output matrix, in the parameters' dtype; likewise.
         device: where the parameters are created.
         dtype: of the parameters.
 
@@ -109,10 +118,24 @@ class BlockHead(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
         self.markov_head = None if config.markov is None else MarkovHead(config, **where)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64, device=device))
+        self._own_products: BlockProducts | None = None
+
+    @property
+    def _products(self) -> BlockProducts:
+        """Those of torch, unless the drafter is a fused one; made anew, since a copy has other matrices."""
+        layers = tuple(layer.products for layer in self._layers())
+        return self._own_products or BlockProducts(self.fc, layers, lambda x: linear(x, self.output))
+
+    def fused(self, prepare: Callable[[torch.Tensor], Product]) -> Self:
+        """Return this drafter, which shares its weights, with the products of ``layers.fused``."""
+        layers = tuple(fused(layer, prepare) for layer in self._layers())
+        other = copy(self)
+        other._own_products = BlockProducts(prepare(self.fc.weight), layers, prepare(self.output))
+        return other
 
     @property
     def target_ids(self) -> torch.Tensor:
-        """(draft vocab,) the target's id of each draft id, in ascending order."""
+        """(draft vocab,) the target's id of each draft id."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
@@ -124,22 +147,22 @@ class BlockHead(nn.Module):
         dtype = self.fc.weight.dtype
         x = embedding(tokens, self.embeddings).to(dtype) * self.config.embedding_scale
         cos, sin = self.rotary.at(positions, dtype)
-        for number, layer in enumerate(self._layers()):
-            inputs = layer.enter(x, cos, sin)
-            x = layer.leave(inputs.residual, attend(number, inputs))
+        for number, (layer, products) in enumerate(zip(self._layers(), self._products.layers, strict=True)):
+            inputs = layer.enter(x, cos, sin, products)
+            x = layer.leave(inputs.residual, attend(number, inputs), products)
         final: torch.Tensor = self.norm(x)
         return final
 
     def context(self, states: torch.Tensor, positions: torch.Tensor) -> KeyValues:
         """Return all layers' keys and values of the target's states, (batch, n, states size), at positions."""
-        c = self.hidden_norm(self.fc(states))
+        c = self.hidden_norm(self._products.fc(states))
         cos, sin = self.rotary.at(positions, c.dtype)
         of_layers = [layer.keys_and_values(c, cos, sin) for layer in self._layers()]
         return KeyValues(*(torch.cat(each, 1) for each in zip(*of_layers, strict=True)))
 
     def logits(self, final: torch.Tensor) -> torch.Tensor:
         """Return the logits over the draft vocabulary, (…, draft vocab), of final states, without the Markov head's."""
-        return self.logits_map(linear(final, self.output.to(final.dtype)))
+        return self.logits_map(self._products.output(final))
 
     def no_key_values(self) -> KeyValues:
         """Return the keys and values of no positions. See ``DraftHead``."""

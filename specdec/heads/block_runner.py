@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn.functional import linear
 
 from specdec.heads.base import Continuations, KeyValues, Noise, Pairs
 from specdec.heads.block_head import BlockHead
@@ -15,7 +16,7 @@ from specdec.heads.drafting import GrowingRunner, TreeGrowth
 from specdec.heads.first_pass import first_pass
 from specdec.heads.layers import LayerInputs
 from specdec.heads.pair_cache import PairCache
-from specdec.heads.torch_runner import masked_attention, most_probable, write_slots
+from specdec.heads.torch_runner import masked_attention, most_probable, noisy, product_of, write_slots
 
 _NUM_KEPT = 64  # of a slot, for the Markov head
 
@@ -58,10 +59,12 @@ class BlockRunner(GrowingRunner):
 
     def __init__(self, head: BlockHead, num_tokens: int | None) -> None:
         super().__init__(head, num_tokens)
+        self.head = head.fused(product_of(head.fc.weight))
         self.num_drafted, self.block_size = head.config.num_drafted, head.config.block_size
         self._target_ids = head.target_ids.cpu().numpy()
-        is_whole = self.returns_all or head.markov_head is None
-        self._num_kept = self.num_tokens if is_whole else min(_NUM_KEPT, len(self._target_ids))
+        self._num_kept = self.num_tokens
+        if head.markov_head is not None:
+            self._num_kept = min(max(_NUM_KEPT, self.num_tokens), len(self._target_ids))
 
     @torch.inference_mode()
     def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
@@ -73,8 +76,8 @@ class BlockRunner(GrowingRunner):
             noise: (requests, drafted, draft vocab), of each slot that predicts.
 
         Returns:
-            The tokens of each slot that predicts, (requests, drafted, kept), without the Markov head's part; and the
-            slots' final states.
+            The draft ids of each slot that predicts, (requests, drafted, kept), with their log-probabilities without
+            the Markov head's part; and the slots' final states.
         """
         assert pairs.fuses, "the head reads no features of its own"
         assert pairs.last is not None, "a block lies after a last pair"
@@ -95,8 +98,7 @@ class BlockRunner(GrowingRunner):
 
         ids = torch.from_numpy(np.stack((block.tokens, block.positions))).to(device)
         final = head(ids[0], ids[1], attend)[:, self.block_size - self.num_drafted :]
-        draft_ids, log_probs = most_probable(head.logits(final), self._num_kept, noise)
-        return Continuations(self._target_ids[draft_ids], log_probs, final)
+        return Continuations(*self._ranked(head.logits(final), self._num_kept, noise), final)
 
     @torch.inference_mode()
     def after(
@@ -113,16 +115,24 @@ class BlockRunner(GrowingRunner):
         """
         kept, base = (np.repeat(each[:, level, None], tokens.shape[1], 1) for each in slots[:2])
         if (markov := self.head.markov_head) is None:
-            return Continuations(kept, base, states)
-        device = states.device
+            return Continuations(self._target_ids[kept], base, states)
+        device, w2 = states.device, markov.markov_w2.weight
         hidden = slots.features[:, level, None].expand(-1, tokens.shape[1], -1)
         latent, states = markov(torch.from_numpy(tokens).to(device), hidden, states)
-        draft_ids = torch.from_numpy(np.searchsorted(self._target_ids, kept[:, 0])).to(device)
-        part = latent.float() @ markov.markov_w2.weight[draft_ids].float().transpose(1, 2)
+        if self.returns_all:
+            part = linear(latent, w2).float()
+        else:
+            part = latent.float() @ w2[torch.from_numpy(kept[:, 0]).to(device)].float().transpose(1, 2)
         scale = 1.0 if noise is None else noise.scale
-        scores = (torch.from_numpy(base).to(device) + part * scale).log_softmax(-1)
-        log_probs, ranks = scores.topk(self.num_tokens)
-        return Continuations(np.take_along_axis(kept, ranks.cpu().numpy(), -1), log_probs.cpu().numpy(), states)
+        ranks, log_probs = self._ranked(torch.from_numpy(base).to(device) + part * scale, self.num_tokens, None)
+        return Continuations(self._target_ids[np.take_along_axis(kept, ranks, -1)], log_probs, states)
+
+    def _ranked(self, logits: torch.Tensor, num_tokens: int, noise: Noise | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return places and log-probabilities, (requests, m, num_tokens) each; all of them in their own order."""
+        if not self.returns_all:
+            return most_probable(logits, num_tokens, noise)
+        log_probs = noisy(logits, noise).log_softmax(-1).cpu().numpy()
+        return np.broadcast_to(np.arange(log_probs.shape[-1]), log_probs.shape), log_probs
 
     def no_states(self, num_requests: int) -> torch.Tensor:
         """Return the Markov head's states at the anchors, (requests, 1, rank)."""

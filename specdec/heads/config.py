@@ -1,7 +1,7 @@
 """The sizes and variants of heads over pairs of features and tokens."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -97,6 +97,12 @@ def default_layers(num_layers: int) -> tuple[int, ...]:
     return 2, num_layers // 2, num_layers - 3
 
 
+def _mask_is_a_token(config: "PEagleConfig | BlockConfig") -> "PEagleConfig | BlockConfig":
+    if config.mask_token_id >= config.vocab_size:
+        raise ValueError(f"mask_token_id {config.mask_token_id} is beyond the vocabulary of {config.vocab_size}")
+    return config
+
+
 class PEagleConfig(Eagle3Config):
     """Configuration of a ``PEagleHead``.
 
@@ -108,11 +114,7 @@ class PEagleConfig(Eagle3Config):
     num_layers: int = Field(ge=1)
     mask_token_id: int = Field(ge=0)
 
-    @model_validator(mode="after")
-    def _check_mask(self) -> Self:
-        if self.mask_token_id >= self.vocab_size:
-            raise ValueError(f"mask_token_id {self.mask_token_id} is beyond the vocabulary of {self.vocab_size}")
-        return self
+    _check_mask = model_validator(mode="after")(_mask_is_a_token)
 
 
 class BlockConfig(PairHeadConfig):
@@ -150,6 +152,8 @@ class BlockConfig(PairHeadConfig):
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     softcap: float | None = Field(default=None, gt=0)
+
+    _check_mask = model_validator(mode="after")(_mask_is_a_token)
 
     @property
     def states_size(self) -> int:

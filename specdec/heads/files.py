@@ -30,12 +30,16 @@ class TargetWeights:
         output: returns the output matrix, (vocab, hidden), for heads without one of their own.
         num_layers: number of the target's layers.
         logits_map: returns the target's map from products with that matrix to its logits.
+        output_bias: returns the bias of that matrix, (vocab,), None if there is none.
+        embeddings_scale: returns what the target's own module multiplies the embeddings with.
     """
 
     embeddings: torch.Tensor
     output: Callable[[], torch.Tensor]
     num_layers: int
     logits_map: Callable[[], LogitsMap] = LogitsMap
+    output_bias: Callable[[], torch.Tensor | None] = lambda: None
+    embeddings_scale: Callable[[], float] = lambda: 1.0
 
 
 def read_config(folder: Path, remedy: str) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from specdec.errors import ModelError
 MASK_TOKENS = "mask_token_id", "pard_token", "ptd_token_id"  # P-EAGLE's, by ``speculators``, SpecForge and AWS
 # The strategies that read ``speculators``' kinds.
 _SPECULATORS = {
-    "eagle": "eagle", "eagle3": "eagle3", "peagle": "p_eagle", "dflash": "dflash", "dflash2": "dflash",
-    "dspark": "dspark",
+    "eagle": "eagle", "eagle3": "eagle3", "peagle": "p_eagle", "dflash": "dflash", "dspark": "dspark",
 }  # fmt: skip
 # Words of architectures, types of models and some keys, with the strategy, or the name of a kind that none reads.
 _WORDS = {
-    "hydra": "Hydra", "domino": "Domino", "mtp": "MTP", "nextn": "MTP", "medusa": "medusa", "dspark": "dspark",
-    "dflash": "dflash", "peagle": "p_eagle",
+    "hydra": "Hydra", "domino": "Domino", "mtp": "MTP", "nextn": "MTP", "medusa": "medusa", "dflash2": "DFlash2",
+    "gemma4dspark": "Gemma 4 DSpark", "dspark": "dspark", "dflash": "dflash", "peagle": "p_eagle",
 }  # fmt: skip
 _KEYS = {"hydra_num_heads", "medusa_num_heads", "dflash_config"}
 _STRATEGIES = {*_SPECULATORS.values(), "medusa"}
@@ -45,7 +44,7 @@ def _kind_of_tensors(settings: Mapping[str, Any], names: Collection[str]) -> str
         return "medusa"
     if not all(any(name.endswith(end) for name in names) for end in ("fc.weight", "self_attn.q_proj.weight")):
         return ""
-    if any(name.endswith("mask_hidden") for name in names) or any(settings.get(key) is not None for key in MASK_TOKENS):
+    if any(name.endswith("mask_hidden") for name in names):
         return "p_eagle"
     if any(name.endswith("hidden_norm.weight") for name in names):
         return "eagle3"

@@ -141,6 +141,35 @@ class PairLayer(nn.Module):
         return a + products.down(silu(gate) * up)
 
 
+def fused(layer: PairLayer, prepare: Callable[[torch.Tensor], Product]) -> LayerProducts:
+    """Return a layer's products with one for queries, keys and values, and one for the two first matrices of the MLP.
+
+    Args:
+        layer: its matrices that are joined become views of the joined ones, so none is held twice.
+        prepare: returns the product with a matrix, (outputs, inputs).
+    """
+    attention, mlp = layer.self_attn, layer.mlp
+    parts = attention.q_proj, attention.k_proj, attention.v_proj
+    sizes = [part.out_features for part in parts]
+    qkv, gate_up = prepare(_joined(*parts)), prepare(_joined(mlp.gate_proj, mlp.up_proj))
+    return LayerProducts(
+        lambda x: torch.split(qkv(x), sizes, -1),
+        prepare(attention.o_proj.weight),
+        lambda x: gate_up(x).chunk(2, -1),
+        prepare(mlp.down_proj.weight),
+    )
+
+
+def _joined(*layers: nn.Linear) -> torch.Tensor:
+    """Return the layers' matrices as one, of which theirs become views."""
+    with torch.inference_mode(False):
+        joined = torch.cat([layer.weight for layer in layers])
+        parts = torch.split(joined.detach(), [layer.out_features for layer in layers])
+        for layer, part in zip(layers, parts, strict=True):
+            layer.weight.data = part
+    return joined
+
+
 class DecoderLayer(PairLayer):
     """A decoder layer of Llama's or Qwen3's, whose input is of the head's width."""
 
@@ -148,10 +177,14 @@ class DecoderLayer(PairLayer):
         super().__init__(config, config.hidden_size, **where)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
 
-    def enter(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
-        """Return attention's inputs from the layer's, (batch, n, hidden)."""
-        return self.inputs(self.input_layernorm(x), x, cos, sin, self.products)
+    def enter(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, products: LayerProducts | None = None
+    ) -> LayerInputs:
+        """Return attention's inputs from the layer's, (batch, n, hidden); products are torch's by default."""
+        return self.inputs(self.input_layernorm(x), x, cos, sin, products or self.products)
 
-    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def leave(
+        self, residual: torch.Tensor, attended: torch.Tensor, products: LayerProducts | None = None
+    ) -> torch.Tensor:
         """Return the layer's output, (batch, n, hidden)."""
-        return self.output(residual, attended, self.products)
+        return self.output(residual, attended, products or self.products)

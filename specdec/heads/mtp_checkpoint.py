@@ -186,9 +186,12 @@ def _empty(model: Any, config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        if isinstance(model, torch.nn.Module) and type(model.config) is type(config):
-            return type(model)(config)
-        return AutoModelForCausalLM.from_config(config)
+        try:
+            return AutoModelForCausalLM.from_config(config)
+        except ValueError:  # a class that transformers doesn't know
+            if isinstance(model, torch.nn.Module) and type(model.config) is type(config):
+                return type(model)(config)
+            raise
 
 
 def _assembled(

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
+from specdec.heads import layers
 from specdec.heads.base import KeyValues
 from specdec.heads.config import PairHeadConfig
 from specdec.heads.layers import LayerInputs, LayerProducts, PairLayer, Product
@@ -122,35 +123,6 @@ Head = TypeVar("Head", bound=PairHead)
 
 
 def fused(head: Head, prepare: Callable[[torch.Tensor], Product]) -> Head:
-    """Return a head with one product for queries, keys and values, and one for the two first matrices of the MLP.
-
-    Args:
-        head: shares its weights; those that are joined become views of the joined ones, so none is held twice.
-        prepare: returns the product with a matrix, (outputs, inputs).
-    """
-    attention, mlp = head.midlayer.self_attn, head.midlayer.mlp
-    parts = attention.q_proj, attention.k_proj, attention.v_proj
-    sizes = [part.out_features for part in parts]
-    qkv, gate_up = prepare(_joined(*parts)), prepare(_joined(mlp.gate_proj, mlp.up_proj))
-    return head.with_products(
-        HeadProducts(
-            prepare(head.fc.weight),
-            LayerProducts(
-                lambda x: torch.split(qkv(x), sizes, -1),
-                prepare(attention.o_proj.weight),
-                lambda x: gate_up(x).chunk(2, -1),
-                prepare(mlp.down_proj.weight),
-            ),
-            prepare(head.lm_head.weight),
-        )
-    )
-
-
-def _joined(*layers: nn.Linear) -> torch.Tensor:
-    """Return the layers' matrices as one, of which theirs become views."""
-    with torch.inference_mode(False):
-        joined = torch.cat([layer.weight for layer in layers])
-        parts = torch.split(joined.detach(), [layer.out_features for layer in layers])
-        for layer, part in zip(layers, parts, strict=True):
-            layer.weight.data = part
-    return joined
+    """Return a head, which shares its weights, with the products of ``layers.fused``."""
+    products = layers.fused(head.midlayer, prepare)
+    return head.with_products(HeadProducts(prepare(head.fc.weight), products, prepare(head.lm_head.weight)))

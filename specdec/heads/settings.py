@@ -21,15 +21,23 @@ _COMPUTED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("attention_multiplier", "query_pre_attn_scalar", "scale_depth", "dim_model_base"), ()),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "clip_qkv", "attention_chunk_size"), ()),
     **dict.fromkeys(("quantization_config", "compression_config"), ({},)),
+    "add_swa_attention_sink_bias": (False,),
     "additional_fc": (False,),
+    "attention_sink_bias": (False,),
+    "attention_value_scale": (1,),
     "attn_temperature_tuning": (False,),
+    "input_embedding_scale": (1,),
     "is_causal": (True,),
+    "is_neox_style": (True,),
     "layernorms": (False,),
     "mlp_bias": (False,),
+    "output_multiplier": (1,),
     "parallel_draft_step": (1,),
     "partial_rotary_factor": (1,),
     "position_embedding_type": ("rope",),
+    "pure_draft_prefix_len": (0,),
     "qk_layernorm": (False,),
+    "shift_label": (False,),
     "use_bidirectional_attention": (False,),
     "use_mtp_layernorm": (False,),
     "use_qk_norm": (False,),
@@ -69,8 +77,8 @@ _KNOWN = re.compile(
     r"sliding_window|use_sliding_window|max_window_layers|layer_types|(num_local_)?experts(_per_token)?|"
     r"parallel_draft_heads_num_layers|parallel_drafting|num_aux_hidden_states|num_depths|down_sample_ratio(_min)?|num_draft_layers|(target_|aux_hidden_state_)?layer_ids|"
     rf"{_LAYER_IDS}|transformer_layer_(config|architecture)|model|eagle_config|dflash_config|"
-    r"attention_(sink_bias|value_scale)|block_size|causal|confidence_head_with_markov|enable_confidence_head|"
-    r"input_embedding_scale|markov_(rank|head_type)|max_anchors|num_(anchors|target_layers)|output_multiplier|"
+    r"block_size|causal|confidence_head_with_markov|enable_confidence_head|"
+    r"markov_(rank|head_type)|max_anchors|num_(anchors|target_layers)|"
     r"sample_from_anchor|sliding_window_non_causal|swa_window_size|use_swa"
 )
 _FREE_WINDOW = "llama", "qwen2", "qwen3"  # families whose layers have a window only if another key says so
@@ -86,7 +94,7 @@ def check_settings(
         settings: of its ``config.json``; what isn't an object is refused by the reader.
         remedy: of the error.
         has_norms: False for the first EAGLE's heads.
-        read: keys that the head's own reader takes at any value.
+        read: keys that the head's own reader takes at any value, with the objects that they lie in.
 
     Raises:
         ModelError: with the first such key and its value.
@@ -96,7 +104,7 @@ def check_settings(
         wrong = [key for key in values if key in computed and not _is_one_of(values[key], computed[key])]
         if (window := _window(values)) is not None:
             wrong.append(window)
-        wrong = [key for key in wrong if key not in read]
+        wrong = [key for key in wrong if f"{place}{key}" not in read]
         if wrong:
             refuse(folder, f"{place}{wrong[0]}", values[wrong[0]], remedy)
         for key, rotation in _rotations(values):

@@ -27,6 +27,12 @@ def embeddings_of(model: object) -> torch.Tensor:
     return _matrix_of(model, "get_input_embeddings")
 
 
+def embeddings_scale_of(model: Any) -> float:
+    """Return what a model's own module multiplies its embeddings with, as Gemma 3's does; see ``embeddings_of``."""
+    module = (model if isinstance(model, torch.nn.Module) else empty_model(model.config)).get_input_embeddings()
+    return float(getattr(module, "scalar_embed_scale", None) or getattr(module, "embed_scale", None) or 1.0)
+
+
 def output_rows_of(model: object, ids: Sequence[int]) -> torch.Tensor:
     """Return the output matrix's rows for some tokens, ``(tokens, hidden)``, without bias; see ``embeddings_of``."""
     weight = _matrix_of(model, "get_output_embeddings")

@@ -19,6 +19,7 @@ from specdec.heads.strategies.eagle import EagleProposer
 from specdec.heads.strategies.medusa import MedusaProposer
 from specdec.heads.training.eagle3_training import Eagle3Training
 from specdec.heads.training.least_squares_start import Samples
+from specdec.models.token_weights import output_bias_of
 from tests.support import block_folders
 from tests.support.families import SMALL, make
 from tests.support.mtp_checkpoints import load, write_checkpoint
@@ -44,7 +45,7 @@ def target(name: str) -> Any:
 def weights_of(model: Any) -> TargetWeights:
     output = model.get_output_embeddings().weight.detach()
     embeddings = model.get_input_embeddings().weight.detach()
-    return TargetWeights(embeddings, lambda: output, 2, lambda: logits_map_of(model))
+    return TargetWeights(embeddings, lambda: output, 2, lambda: logits_map_of(model), lambda: output_bias_of(model))
 
 
 def own_answer(model: Any) -> tuple[torch.Tensor, torch.Tensor]:

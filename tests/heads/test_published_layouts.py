@@ -198,6 +198,9 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "Hydra": (_other(hydra_num_heads=4, hydra_num_layers=1, hydra_head_arch="prefix-mlp"), "a Hydra head"),
     "speculators, MTP": (_other(speculators_model_type="mtp"), "an MTP head"),
     "SpecForge, Domino": (_other(architectures=["DominoDraftModel"]), "a Domino head"),
+    "DFlash2": (_other(architectures=["DFlash2DraftModel"], dflash_config={"block_size": 8}), "a DFlash2 head"),
+    "speculators, DFlash2": (_other(speculators_model_type="dflash2"), "a dflash2 head"),
+    "DeepSpec, Gemma 4": (_other(architectures=["Gemma4DSparkModel"], markov_rank=8), "a Gemma 4 DSpark head"),
     "speculators, MLP": (_other(speculators_model_type="mlp_speculator"), "a mlp_speculator head"),
 }  # fmt: skip
 
@@ -224,6 +227,11 @@ def test_a_head_of_another_kind_is_named_with_the_strategy_that_reads_it(tmp_pat
             assert f"{kind}, which specdec doesn't read" in said
         named = {other for other in PROPOSERS if f" {other}:head=" in said}
         assert named <= {kind}, said
+
+
+def test_a_mask_token_alone_makes_no_p_eagle_head(tmp_path: Path) -> None:
+    _changed(PLAIN, mask_token_id=5).write(tmp_path)
+    assert type(read_head(tmp_path, target(), torch.float32)).__name__ == "Eagle3Head"
 
 
 # Keys without an effect: what is confirmed by the tensors, is of training, tokens, engines or of another library.

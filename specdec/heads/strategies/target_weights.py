@@ -7,6 +7,7 @@ import torch
 from specdec.errors import ModelError
 from specdec.heads.files import TargetWeights
 from specdec.heads.logits_map import logits_map_of
+from specdec.models.token_weights import embeddings_scale_of, output_bias_of
 from specdec.strategies.host import Host
 
 
@@ -40,7 +41,8 @@ def shared_weights(host: Host, reader: str) -> TargetWeights:
         )
     embeddings = host.embeddings()
     output = partial(host.output_rows, range(len(embeddings)))
-    return TargetWeights(embeddings, output, host.num_layers, partial(logits_map_of, host.model))
+    of_model = (partial(read, host.model) for read in (logits_map_of, output_bias_of, embeddings_scale_of))
+    return TargetWeights(embeddings, output, host.num_layers, *of_model)
 
 
 def check_ids(target_ids: torch.Tensor, host: Host, drafter: str, remedy: str) -> None:

@@ -45,7 +45,7 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
     assert code == 0
     planned = "about 600,000 answer tokens (123,000 of them written before) in 104 minutes, at 400 tokens/s, fewer if"
     assert f"text: the model writes answers: {planned} answers end early\n" in out
-    assert "to expect: about 1.8 tokens per step (chain of 5 draft tokens, held-out text), as SmolLM2's head" in out
+    assert "to expect: about 1.9 tokens per step (chain of 5 draft tokens, held-out text), as SmolLM2's head" in out
     assert "1.70 tokens per step (chain of 2 draft tokens, held-out text); accepted by depth: 50%, 20%" in out
     assert f"use it: --proposer auto+eagle3:head={tmp_path}" in out
     strategies = f"auto:head=false auto+eagle3:head={tmp_path} eagle3:head={tmp_path}"
