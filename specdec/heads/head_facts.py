@@ -1,44 +1,55 @@
-"""What is known of a head that was trained on this machine: what it learnt from, and how fast it is here."""
+"""What is known of a head that was trained on this machine: its text, and how fast it is in which setup."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from specdec.machine.cache_files import Remembered, read, update, write
+from specdec.machine.facts import model_facts, processor_name
 
 _FILE = "facts.json"
 
 
 class Speeds(Remembered):
-    """Speeds measured on this machine, as multiples of plain decoding's: of ``auto`` without and with the head."""
+    """Measured speeds, as multiples of plain decoding's: of ``auto`` without and with the head, and of the head alone.
+
+    Attributes:
+        is_faster: ``auto`` is certainly faster with the head, by the interval over prompts.
+    """
 
     without: float
     with_head: float
     alone: float
-
-    @property
-    def is_faster(self) -> bool:
-        """True if ``auto`` is faster with the head than without."""
-        return self.with_head > self.without
+    is_faster: bool
 
 
 class HeadFacts(Remembered):
     """Facts about a trained head.
 
     Attributes:
-        model: its target, as it was named.
-        num_answer_tokens: of the text that it was trained on.
-        tokens_per_step: of a chain, on held-out text.
-        speeds: None before they are measured.
+        model: its target, as it was named; "" if unknown.
+        num_answer_tokens: of the text that it was trained on; 0 if unknown.
+        tokens_per_step: of a chain, on held-out text; 0 if unknown.
+        speeds: by ``setup_of``; what isn't there wasn't measured.
     """
 
-    model: str
-    num_answer_tokens: int
-    tokens_per_step: float
-    speeds: Speeds | None = None
+    model: str = ""
+    num_answer_tokens: int = 0
+    tokens_per_step: float = 0.0
+    speeds: Mapping[str, Speeds] = {}
 
 
-def facts_of(folder: Path) -> HeadFacts | None:
-    """Return what is known of the head in a folder; None for one that wasn't trained by ``specdec train head``."""
-    return read(folder / _FILE, HeadFacts)
+def setup_of(model: Any, engine: str) -> str:
+    """Return in words what speeds depend on: the backend ``engine``, the precision and the machine."""
+    facts = model_facts(model)
+    device = facts.get("accelerator") or f"{processor_name()}, {os.cpu_count()} cores"
+    return f"{engine} in {facts.get('dtype', 'its precision').partition(' ')[0]} on {device}"
+
+
+def facts_of(folder: Path) -> HeadFacts:
+    """Return what is known of the head in a folder."""
+    return read(folder / _FILE, HeadFacts) or HeadFacts()
 
 
 def write_facts(folder: Path, facts: HeadFacts) -> None:
@@ -46,7 +57,18 @@ def write_facts(folder: Path, facts: HeadFacts) -> None:
     write(folder / _FILE, facts)
 
 
-def note_speeds(folder: Path, speeds: Speeds) -> None:
-    """Note how fast a head is on this machine; ``auto`` drafts with it from now on if that is faster."""
-    unknown = HeadFacts(model="unknown", num_answer_tokens=0, tokens_per_step=0.0)
-    update(folder / _FILE, HeadFacts, lambda held: (held or unknown).model_copy(update={"speeds": speeds}))
+def note_speeds(folder: Path, model: str, setup: str, speeds: Speeds) -> None:
+    """Note how fast a head is; in this setup ``auto`` drafts with it from now on if that is faster.
+
+    Args:
+        folder: the head's.
+        model: the name of its target, for facts without one.
+        setup: from ``setup_of``.
+        speeds: measured there.
+    """
+
+    def noted(held: HeadFacts | None) -> HeadFacts:
+        facts = held or HeadFacts()
+        return facts.model_copy(update={"model": facts.model or model, "speeds": {**facts.speeds, setup: speeds}})
+
+    update(folder / _FILE, HeadFacts, noted)

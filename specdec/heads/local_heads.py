@@ -47,10 +47,10 @@ def head_of(model: object) -> Path | None:
 
 
 def local_folders() -> list[Path]:
-    """Return the folders of all heads that were trained on this machine, the newest first."""
+    """Return the folders of all heads that were trained on this machine, and of text without one, the newest first."""
     try:
-        found = [path.parent for path in (cache_folder() / "heads").glob("*/config.json") if _is_digest(path.parent)]
-        return sorted(found, key=lambda folder: -(folder / "config.json").stat().st_mtime)
+        found = [folder for folder in (cache_folder() / "heads").iterdir() if _is_digest(folder)]
+        return sorted(found, key=lambda folder: -folder.stat().st_mtime)
     except OSError:
         return []
 

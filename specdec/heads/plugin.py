@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import date
 
-from specdec.heads.head_facts import facts_of
+from specdec.errors import ModelError
+from specdec.heads.head_facts import facts_of, setup_of
 from specdec.heads.local_heads import head_of
 from specdec.plugins.hookspecs import hookimpl
 from specdec.strategies.base import LocalSource
@@ -23,11 +24,21 @@ def specdec_proposers() -> Mapping[str, str]:
 
 
 @hookimpl
-def specdec_local_sources(model: object) -> Sequence[LocalSource]:
-    """Return the head that `specdec train head` made for this very model, if it was measured to be faster here."""
-    folder = head_of(model)
-    facts = None if folder is None else facts_of(folder)
-    if folder is None or facts is None or facts.speeds is None or not facts.speeds.is_faster:
+def specdec_local_sources(model: object, engine: str) -> Sequence[LocalSource]:
+    """Return the head that `specdec train head` made for this very model, if it was measured to be faster here.
+
+    Raises:
+        ModelError: it wasn't measured with this backend and in this precision.
+    """
+    if (folder := head_of(model)) is None:
+        return []
+    setup = setup_of(model, engine)
+    if (speeds := facts_of(folder).speeds.get(setup)) is None:
+        raise ModelError(
+            f"how fast auto is with the head in {folder} isn't known for {setup}: `specdec heads measure` with the "
+            "same --model, --dtype and --backend measures it"
+        )
+    if not speeds.is_faster:
         return []
     from specdec.heads.strategies.eagle3 import Eagle3Proposer
 

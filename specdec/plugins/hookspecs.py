@@ -54,5 +54,5 @@ def specdec_kernels() -> Mapping[str, type[Kernel] | str]:  # type: ignore[empty
 
 
 @hookspec
-def specdec_local_sources(model: object) -> Sequence[LocalSource]:  # type: ignore[empty-body]  # as above
+def specdec_local_sources(model: object, engine: str) -> Sequence[LocalSource]:  # type: ignore[empty-body]  # as above
     """Strategies that were prepared on this machine for this very model; ``auto`` merges them when it is bound."""

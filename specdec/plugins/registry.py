@@ -191,9 +191,10 @@ class Registry:
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
         return configured(cls, kind, given)
 
-    def local_sources(self, model: object) -> list[LocalSource]:
-        """Return what was prepared on this machine for this very model; may raise what plug-ins raise."""
-        answers = [each for manager in self._managers for each in manager.hook.specdec_local_sources(model=model)]
+    def local_sources(self, model: object, engine: str) -> list[LocalSource]:
+        """Return what was prepared on this machine for a model, run by the backend ``engine``; may raise anything."""
+        hooks = [manager.hook.specdec_local_sources for manager in self._managers]
+        answers = [each for hook in hooks for each in hook(model=model, engine=engine)]
         return [source for sources in answers for source in sources]
 
     def compilers(self, device: torch.device, bit_exact: bool, least: int = 0) -> list[MaskCompiler]:

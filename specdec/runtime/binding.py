@@ -207,7 +207,7 @@ class Binding:
             copied = None if attempt.backend.cls.runs_layers else fingerprint_of(model)
             check_tokenizer(tokenizer, target.shapes.vocab_size)
             state = state_of(model), state_of_tokenizer(tokenizer)
-            strategies = Strategies(self._host(model, tokenizer, target), choice.proposer)
+            strategies = Strategies(self._host(model, tokenizer, target, attempt.weights.engine), choice.proposer)
             failing.pop_all()
         self.loaded, self.weights, self.target, self.strategies = attempt.loaded, attempt.weights, target, strategies
         self._attempt, self._state, self._copied = attempt, state, copied
@@ -228,7 +228,7 @@ class Binding:
         self.fallback = self._registry.make("verifiers", "match")
         self.prefix_cache = PrefixCache(target, self._fingerprint)
 
-    def _host(self, model: Any, tokenizer: Any, target: Target) -> Host:
+    def _host(self, model: Any, tokenizer: Any, target: Target, engine: str) -> Host:
         shapes, verifier = target.shapes, self.choice.verifier
         return Host(
             model=model,
@@ -243,7 +243,7 @@ class Binding:
             cost_model=target.backend.cost_model,
             idle_target=lambda: None if target.is_decoding else target,
             extension=target.backend.extension,
-            local_sources=partial(self._registry.local_sources, model),
+            local_sources=partial(self._registry.local_sources, model, engine),
             num_layers=shapes.num_layers,
             expect_hidden=target.backend.expect_hidden,
         )

@@ -1,6 +1,7 @@
 """Commands about the heads that were trained on this machine: which there are, how fast they are, and their removal."""
 
 import shutil
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8  # characters of a head's name
 MEASURED_SECONDS = 60.0
+_UNMEASURED = "not measured, so auto doesn't draft with it: `specdec heads measure --model MODEL`"
 
 heads = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
@@ -29,20 +31,12 @@ def _list(context: typer.Context) -> None:
     """List trained draft heads; measure or remove one."""
     if context.invoked_subcommand is not None:
         return
-    from specdec.heads.head_facts import facts_of
     from specdec.heads.local_heads import local_folders
 
     console, folders = Console(highlight=False, markup=False), local_folders()
     for folder in folders:
-        facts = facts_of(folder)
-        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) / 2**20
-        trained = date.fromtimestamp((folder / "config.json").stat().st_mtime)
-        known = "unknown model" if facts is None else f"{facts.model}, {facts.tokens_per_step:.2f} tokens per step"
-        console.print(
-            f"{folder.name[:_SHOWN]}  {known}, trained on {trained}, {size:.0f} MB\n"
-            f"{'':{_SHOWN}}  {_state(None if facts is None else facts.speeds)}",
-            soft_wrap=True,
-        )
+        with suppress(OSError):  # it was removed meanwhile
+            console.print(*_described(folder), sep=f"\n{'':{_SHOWN}}  ", soft_wrap=True)
     if not folders:
         console.print(
             "no head was trained on this machine: `specdec train head --model MODEL` trains one", soft_wrap=True
@@ -57,7 +51,10 @@ def measure(
     seconds: Annotated[float, typer.Option(min=1, help="time for the measurement")] = MEASURED_SECONDS,
     threads: Threads = None,
 ) -> None:
-    """Measure a model's head on this machine; auto drafts with it from then on if that is faster."""
+    """Measure a model's head on this machine; auto drafts with it from then on if that is faster.
+
+    That holds for the backend and the precision that were measured.
+    """
     with before_anything_runs():
         choice.check_early()
         from specdec.apps.pictures.training_report import check_training_report, measure_head, speeds_of
@@ -74,42 +71,61 @@ def measure(
                 "trains one"
             )
     with status("measuring the head on this machine"):
-        speeds = speeds_of(measure_head(model, tokenizer, folder, seconds, backend=choice.backend))
-    note_speeds(folder, speeds)
-    typer.echo(verdict(speeds))
+        comparison, setup = measure_head(model, tokenizer, folder, seconds, **choice.stages)
+    speeds = speeds_of(comparison)
+    note_speeds(folder, choice.name, setup, speeds)
+    typer.echo(verdict(setup, speeds))
 
 
 @heads.command("remove")
 @with_version
 def remove(names: Annotated[list[str], typer.Argument(help="of heads, as `specdec heads` lists them")]) -> None:
-    """Remove heads, with the text that they learnt from."""
+    """Remove heads, with the text that they were trained on. Don't remove one that is being trained."""
     from specdec.heads.local_heads import local_folders
 
     with before_anything_runs():
-        chosen = [_named(name, local_folders()) for name in names]
-    for folder in chosen:
-        shutil.rmtree(folder)
-        typer.echo(f"removed {folder}")
+        folders = local_folders()
+        for folder in dict.fromkeys(_named(name, folders) for name in names):
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise RequestError(f"{folder} can't be removed: {error.strerror or error}") from None
+            typer.echo(f"removed {folder}")
 
 
-def verdict(speeds: "Speeds") -> str:
+def verdict(setup: str, speeds: "Speeds") -> str:
     """Return in words whether ``auto`` drafts with a head, and why."""
     measured = (
         f"auto decodes {speeds.with_head:.2f} times as fast as plain decoding with the head and {speeds.without:.2f} "
-        "times without, measured on this machine"
+        f"times without, by {setup}"
     )
     if speeds.is_faster:
-        return f"{measured}: it drafts with the head for this model from now on"
-    return f"{measured}: it goes on without the head"
+        return f"{measured}: it drafts with the head for this model there from now on"
+    if speeds.with_head > speeds.without:
+        measured += ", a difference that a longer measurement may confirm (specdec heads measure --seconds)"
+    return f"{measured}: auto goes on without the head"
 
 
-def _state(speeds: "Speeds | None") -> str:
-    if speeds is None:
-        return "not measured, so auto doesn't draft with it: `specdec heads measure --model MODEL`"
+def _described(folder: Path) -> list[str]:
+    """Return what is known of a folder of ``local_folders``, in lines; raises OSError."""
+    from specdec.heads.head_facts import facts_of
+
+    facts, files = facts_of(folder), [file.stat() for file in folder.iterdir() if file.is_file()]
+    name = f"{folder.name[:_SHOWN]}  {facts.model or 'unknown model'}"
+    size = sum(file.st_size for file in files) / 2**20
+    if not (folder / "config.json").exists():
+        return [f"{name}, text without a head, {size:.0f} MB"]
+    trained = date.fromtimestamp((folder / "config.json").stat().st_mtime)
+    steps = f", {facts.tokens_per_step:.2f} tokens per step" if facts.tokens_per_step else ""
+    states = [_state(*each) for each in facts.speeds.items()] or [_UNMEASURED]
+    return [f"{name}{steps}, trained on {trained}, {size:.0f} MB", *states]
+
+
+def _state(setup: str, speeds: "Speeds") -> str:
     used = "auto drafts with it" if speeds.is_faster else "auto doesn't draft with it"
     return (
-        f"{used}: {speeds.with_head:.2f} times plain decoding's speed with it, {speeds.without:.2f} without, "
-        f"{speeds.alone:.2f} by it alone"
+        f"{used} by {setup}: {speeds.with_head:.2f} times plain decoding's speed with it, {speeds.without:.2f} "
+        f"without, {speeds.alone:.2f} by the head alone"
     )
 
 
@@ -117,6 +133,6 @@ def _named(name: str, folders: list[Path]) -> Path:
     """Return the only folder whose name begins so; raises RequestError."""
     found = [folder for folder in folders if name and folder.name.startswith(name)]
     if len(found) != 1:
-        there = ", ".join(folder.name[:_SHOWN] for folder in folders) or "none"
+        there = ", ".join(folder.name[:_SHOWN] for folder in folders) or "no heads yet"
         raise RequestError(f"{'no' if not found else 'more than one'} head is called {name}: there are {there}")
     return found[0]

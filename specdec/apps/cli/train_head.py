@@ -94,9 +94,9 @@ def train(
         head = train_head(loaded, tokenizer, out, settings, tokens, run.resume, watch)
     commands = _Commands.of(model, settings, out, run)
     _print(console, head, commands)
-    speeds = _report(console, head, loaded, tokenizer, commands, seconds) if has_report else None
+    measured = _report(console, head, loaded, tokenizer, commands, seconds) if has_report else None
     if out is None:
-        console.print(_verdict(head, speeds, commands), soft_wrap=True)
+        console.print(_verdict(head, measured, commands), soft_wrap=True)
     if head.is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -197,32 +197,33 @@ def _print(console: Console, head: "TrainedHead", commands: _Commands) -> None:
     console.print(f"compare: {commands.compare(head)}", soft_wrap=True)
 
 
-def _verdict(head: "TrainedHead", speeds: "Speeds | None", commands: _Commands) -> str:
+def _verdict(head: "TrainedHead", measured: "tuple[str, Speeds] | None", commands: _Commands) -> str:
     """Return in words whether ``auto`` drafts with a head of the cache folder, after noting its speeds."""
     from specdec.heads.head_facts import note_speeds
     from specdec.heads.training.progress import next_measured, rounded
 
-    if speeds is None:
+    if measured is None:
         return f"auto drafts with it once it is measured to be faster: specdec heads measure {commands.model()}"
-    note_speeds(head.folder, speeds)
+    setup, speeds = measured
+    note_speeds(head.folder, str(commands.options["model"]), setup, speeds)
     following = None if speeds.is_faster else next_measured(head.num_answer_tokens)
     if following is None:
-        return verdict(speeds)
+        return f"{verdict(setup, speeds)}. For other backends and dtypes: specdec heads measure"
     return (
-        f"{verdict(speeds)}. More text brings more: it learnt from {rounded(head.num_answer_tokens, 2)} answer tokens, "
-        f"and SmolLM2's head reached {following[1]:.1f} tokens per step with {rounded(following[0], 2)}: the same "
-        "command with more --minutes and --resume goes on with its text"
+        f"{verdict(setup, speeds)}. More text brings more: this head was trained on "
+        f"{rounded(head.num_answer_tokens, 2)} answer tokens, and SmolLM2's head reached {following[1]:.1f} tokens per "
+        f"step with {rounded(following[0], 2)}: the same command with more --minutes and --resume goes on with its text"
     )
 
 
 def _report(
     console: Console, head: "TrainedHead", model: Any, tokenizer: Any, commands: _Commands, seconds: float
-) -> "Speeds | None":
-    """Measure the head and write the report page; return its speeds, None if they couldn't be measured.
+) -> "tuple[str, Speeds] | None":
+    """Measure the head and write the report page; return the setup and the speeds, None if it couldn't be measured.
 
     What keeps it from being measured or written is printed, as the head is there all the same.
     """
-    speeds = None
+    measured = None
     try:
         from specdec.apps.pictures import training_report
 
@@ -231,8 +232,10 @@ def _report(
         if not head.is_interrupted:
             with status("measuring the head on this machine"):
                 try:
-                    comparison = training_report.measure_head(model, tokenizer, head.folder, seconds)
-                    speeds = training_report.speeds_of(comparison)
+                    comparison, setup = training_report.measure_head(
+                        model, tokenizer, head.folder, seconds, backend="hf"
+                    )
+                    measured = setup, training_report.speeds_of(comparison)
                 except SpecdecError as error:
                     console.print(f"no speeds in the report: {error}", soft_wrap=True)
         path = head.folder / "report.html"
@@ -244,4 +247,4 @@ def _report(
         console.print("no report page: interrupted", soft_wrap=True)
     else:
         console.print(f"report: {path}", soft_wrap=True)
-    return speeds
+    return measured

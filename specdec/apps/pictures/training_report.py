@@ -12,7 +12,7 @@ from specdec.apps.comparison.prompts import EvaluationPrompt, demo_prompts, sele
 from specdec.apps.comparison.results import Comparison
 from specdec.apps.comparison.session import ComparisonSession
 from specdec.apps.pictures.training_figures import curves
-from specdec.heads.head_facts import Speeds
+from specdec.heads.head_facts import Speeds, setup_of
 from specdec.heads.training import TrainedHead
 from specdec.heads.training.disk import writing_to
 from specdec.heads.training.progress import rounded
@@ -40,9 +40,12 @@ def measure_head(
     folder: Path,
     seconds: float,
     prompts: Sequence[EvaluationPrompt] | None = None,
-    backend: str = "hf",
-) -> Comparison:
+    **stages: Any,
+) -> tuple[Comparison, str]:
     """Decode a prompt of each category without drafts, with ``auto``'s other sources, with the head, and with both.
+
+    Returns:
+        The comparison, and the setup that it holds for; see ``setup_of``.
 
     Args:
         model: the target.
@@ -50,7 +53,7 @@ def measure_head(
         folder: the head's.
         seconds: of all; no further run starts after this time.
         prompts: to decode; None for the built-in ones.
-        backend: that runs the model.
+        stages: ``backend``, ``numerics`` and ``weights``, as of ``Generator``.
 
     Raises:
         SpecdecError: a strategy can't decode the prompts, or not every one has decoded one in this time.
@@ -60,15 +63,17 @@ def measure_head(
     chosen = select(demo_prompts() if prompts is None else prompts, per_category=1)
     ends_at = time.monotonic() + seconds
     with ComparisonSession(
-        model, strategies, chosen, tokenizer=tokenizer, backend=backend, max_new_tokens=_NEW_TOKENS
+        model, strategies, chosen, tokenizer=tokenizer, max_new_tokens=_NEW_TOKENS, **stages
     ) as session:
-        return session.run(seconds=ends_at - time.monotonic())
+        comparison = session.run(seconds=ends_at - time.monotonic())
+        return comparison, setup_of(session.model, session.generators[_WITH].weights.engine)
 
 
 def speeds_of(comparison: Comparison) -> Speeds:
     """Return the speeds that ``measure_head`` found."""
     ratios = {row.strategy: row.speed_up.value for row in comparison.rows}
-    return Speeds(without=ratios[_WITHOUT], with_head=ratios[_WITH], alone=ratios[_ALONE])
+    is_faster = comparison.speed_up(_WITH, over=_WITHOUT).is_faster
+    return Speeds(without=ratios[_WITHOUT], with_head=ratios[_WITH], alone=ratios[_ALONE], is_faster=is_faster)
 
 
 def write_training_report(

@@ -11,6 +11,7 @@ import pytest
 from specdec import ModelError, RequestError, demo
 from specdec.apps.comparison.prompts import demo_prompts
 from specdec.apps.pictures.training_report import measure_head, speeds_of, write_training_report
+from specdec.heads.head_facts import setup_of
 from specdec.heads.training import TrainedHead
 from specdec.heads.training.acceptance import Acceptance
 from specdec.heads.training.run import RunOutcome
@@ -76,8 +77,9 @@ def test_a_run_interrupted_in_its_first_evaluation_has_no_curves(tmp_path: Path)
 def test_a_head_is_measured_with_and_without_the_other_sources(built_in: tuple[Any, Any]) -> None:
     model, tokenizer = built_in
     prompts = [each for each in demo_prompts() if each.category == "code"][:2]
-    comparison = measure_head(model, tokenizer, demo.head_folder(), 60.0, prompts)
-    assert comparison is not None
+    comparison, setup = measure_head(model, tokenizer, demo.head_folder(), 60.0, prompts, backend="hf")
+    assert setup == setup_of(model, "hf")
+    assert not speeds_of(comparison).is_faster, "two prompts are too few to tell"
     steps = {row.strategy: row.tokens_per_step for row in comparison.rows}
     assert {"autoregressive", "auto without the head", "auto with the head"} < steps.keys()  # auto drafts by time
     assert steps["the head alone"] > 3

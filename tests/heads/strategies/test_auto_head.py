@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec import Generator, ModelError, demo
 from specdec.heads import local_heads
-from specdec.heads.head_facts import HeadFacts, Speeds, facts_of, note_speeds, write_facts
+from specdec.heads.head_facts import HeadFacts, Speeds, facts_of, note_speeds, setup_of, write_facts
 from specdec.heads.local_heads import folder_for, head_of, model_digest
 from specdec.heads.strategies.engine import HeadEngine
 from specdec.strategies.auto.merged import MergedEngine
@@ -23,7 +23,7 @@ from specdec.strategies.signals import Hidden
 from tests.support.plain import decode_model
 
 SEED, NUM_TOKENS = 11, 24
-FASTER = Speeds(without=1.5, with_head=1.6, alone=1.2)
+FASTER = Speeds(without=1.5, with_head=1.6, alone=1.2, is_faster=True)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def folder(built_in: tuple[Any, Any]) -> Iterator[Path]:
     place = folder_for(model_digest(built_in[0]))
     shutil.copytree(demo.head_folder(), place)
     write_facts(place, HeadFacts(model="demo", num_answer_tokens=1000, tokens_per_step=2.0))
-    note_speeds(place, FASTER)
+    note_speeds(place, "", setup_of(built_in[0], "hf"), FASTER)
     yield place
     shutil.rmtree(place.parent)
 
@@ -124,21 +124,28 @@ def test_auto_drafts_with_a_head_once_it_was_measured_to_be_faster(built_in: tup
         with Generator(*built_in) as generator:
             return "eagle3" in parts_of(generator._binding.strategies.own.engine)
 
+    here = setup_of(built_in[0], "hf")
+    assert here.startswith("hf in float32 on ")
     assert drafts_with_it()
-    for speeds in (FASTER.model_copy(update={"with_head": 1.5}), FASTER.model_copy(update={"with_head": 1.4})):
-        note_speeds(folder, speeds)
-        assert not drafts_with_it()
-    note_speeds(folder, FASTER)
-    known = facts_of(folder)
-    assert known is not None
-    assert (known.model, known.speeds) == ("demo", FASTER)
-    assert drafts_with_it()
-    write_facts(folder, known.model_copy(update={"speeds": None}))
+    note_speeds(folder, "", here, FASTER.model_copy(update={"is_faster": False}))
     assert not drafts_with_it()
+    note_speeds(folder, "", here, FASTER)
+    known = facts_of(folder)
+    assert (known.model, known.speeds) == ("demo", {here: FASTER})
+    assert drafts_with_it()
+    for speeds in ({}, {here.replace("float32", "bfloat16"): FASTER, here.replace("hf", "static"): FASTER}):
+        write_facts(folder, known.model_copy(update={"speeds": speeds}))
+        assert not drafts_with_it()
+        with Generator(*built_in) as generator:
+            (note,) = [each for each in generator.generate("def ", max_new_tokens=2).notes if "head" in each]
+        assert f"the head in {folder} isn't known for {here}: `specdec heads measure`" in note
     (folder / "facts.json").unlink()
     assert not drafts_with_it()
     with Generator(*built_in, proposer="eagle3") as generator:
         assert generator.generate("def ", max_new_tokens=4).token_ids
+    note_speeds(folder, "named later", here, FASTER)
+    assert (facts_of(folder).model, facts_of(folder).tokens_per_step) == ("named later", 0.0)
+    assert drafts_with_it()
 
 
 def break_config(folder: Path) -> None:
