@@ -29,7 +29,8 @@ def embeddings_of(model: object) -> torch.Tensor:
 
 def embeddings_scale_of(model: Any) -> float:
     """Return what a model's own module multiplies its embeddings with, as Gemma 3's does; see ``embeddings_of``."""
-    module = (model if isinstance(model, torch.nn.Module) else empty_model(model.config)).get_input_embeddings()
+    whole: Any = model if isinstance(model, torch.nn.Module) else empty_model(model.config)
+    module = whole.get_input_embeddings()
     return float(getattr(module, "scalar_embed_scale", None) or getattr(module, "embed_scale", None) or 1.0)
 
 

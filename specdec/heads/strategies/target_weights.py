@@ -41,8 +41,14 @@ def shared_weights(host: Host, reader: str) -> TargetWeights:
         )
     embeddings = host.embeddings()
     output = partial(host.output_rows, range(len(embeddings)))
-    of_model = (partial(read, host.model) for read in (logits_map_of, output_bias_of, embeddings_scale_of))
-    return TargetWeights(embeddings, output, host.num_layers, *of_model)
+    return TargetWeights(
+        embeddings,
+        output,
+        host.num_layers,
+        logits_map=partial(logits_map_of, host.model),
+        output_bias=partial(output_bias_of, host.model),
+        embeddings_scale=partial(embeddings_scale_of, host.model),
+    )
 
 
 def check_ids(target_ids: torch.Tensor, host: Host, drafter: str, remedy: str) -> None:
