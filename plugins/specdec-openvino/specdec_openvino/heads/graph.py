@@ -224,12 +224,12 @@ def _quantized(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _attended(config: PairHeadConfig, found: LayerInputs, cache: KeyValues, bias: torch.Tensor) -> torch.Tensor:
     """Attention to a cache and the pass's own keys; bias is (requests, 1, queries, slots and own rows)."""
     groups, size = config.num_attention_heads // config.num_key_value_heads, config.head_dim
-    query = found.query.unflatten(1, (-1, groups)).flatten(2, 3)  # groups as rows of one head
+    query = torch.unflatten(found.query, 1, (-1, groups)).flatten(2, 3)  # groups as rows of one head
     scores = torch.cat((query @ cache.keys.transpose(-1, -2), query @ found.key.transpose(-1, -2)), -1) * size**-0.5
-    probs = (scores.unflatten(2, (groups, -1)) + bias[:, :, None]).softmax(-1).flatten(2, 3)
+    probs = (torch.unflatten(scores, 2, (groups, -1)) + bias[:, :, None]).softmax(-1).flatten(2, 3)
     num_slots = cache.keys.shape[2]
     attended = probs[..., :num_slots] @ cache.values + probs[..., num_slots:] @ found.value
-    return attended.unflatten(2, (groups, -1)).flatten(1, 2)
+    return torch.unflatten(attended, 2, (groups, -1)).flatten(1, 2)
 
 
 def _example(head: PairHead | BlockHead, shape: HeadShape) -> dict[str, torch.Tensor]:

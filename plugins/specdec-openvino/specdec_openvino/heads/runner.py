@@ -39,7 +39,7 @@ class OpenVINORunners(HeadRunners):
     def runner(self, head: PairHead | BlockHead, num_tokens: int | None, may_quantize: bool) -> HeadRunner:
         if self._options.device == "CPU":
             with suppress(HeadError):
-                kind = OpenVINOBlockRunner if isinstance(head, BlockHead) else OpenVINORunner
+                kind: type[GraphRunner] = OpenVINOBlockRunner if isinstance(head, BlockHead) else OpenVINORunner
                 return kind(head, num_tokens, self._options, may_quantize)
         return runner_by_torch(head, num_tokens)
 
@@ -174,7 +174,7 @@ class OpenVINORunner(GraphRunner):
         return ids
 
     def _num_wanted(self, pairs: Pairs) -> int:
-        return pairs.wanted.shape[1]
+        return int(pairs.wanted.shape[1])
 
     def _fill(self, pairs: Pairs) -> None:
         """Write a pass's pairs to the inputs. No pair attends to the rows after them, but NaN there would spread."""
