@@ -11,9 +11,14 @@ if TYPE_CHECKING:
     from specdec.heads.base import KeyValues as KeyValues
     from specdec.heads.base import Noise as Noise
     from specdec.heads.base import Pairs as Pairs
+    from specdec.heads.block_head import BlockHead as BlockHead
+    from specdec.heads.block_runner import BlockRunner as BlockRunner
+    from specdec.heads.config import BlockConfig as BlockConfig
     from specdec.heads.config import Eagle3Config as Eagle3Config
     from specdec.heads.config import PairHeadConfig as PairHeadConfig
     from specdec.heads.eagle3 import Eagle3Head as Eagle3Head
+    from specdec.heads.graph_runner import runner_by_torch as runner_by_torch
+    from specdec.heads.layers import LayerInputs as LayerInputs
     from specdec.heads.layers import Product as Product
     from specdec.heads.logits_map import LogitsMap as LogitsMap
     from specdec.heads.pair_head import PairHead as PairHead

@@ -171,7 +171,7 @@ class HeadRunners(ABC):
         """Return a runner of a head's passes.
 
         Args:
-            head: a ``PairHead``.
+            head: a ``PairHead`` or a ``BlockHead``.
             num_tokens: number of tokens that a pass returns after each pair; None for the whole draft vocabulary.
             may_quantize: the runner may store the head's matrices in fewer bits than they have.
         """

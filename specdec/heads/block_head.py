@@ -146,16 +146,38 @@ class BlockHead(nn.Module):
         """
         dtype = self.fc.weight.dtype
         x = embedding(tokens, self.embeddings).to(dtype) * self.config.embedding_scale
-        cos, sin = self.rotary.at(positions, dtype)
+        return self.final_states(x, *self.rotary.at(positions, dtype), attend)
+
+    def final_states(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        attend: Attend,
+        context: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the final states of blocks of scaled embeddings, (batch, slots, hidden).
+
+        Args:
+            attend: as for ``forward``.
+            context: (batch, n, hidden), rows whose queries, keys and values lie before the block's; none by default.
+        """
         for number, (layer, products) in enumerate(zip(self._layers(), self._products.layers, strict=True)):
-            inputs = layer.enter(x, cos, sin, products)
+            rows = layer.input_layernorm(x)
+            rows = rows if context is None else torch.cat((context, rows), 1)
+            inputs = layer.inputs(rows, x, cos, sin, products)
             x = layer.leave(inputs.residual, attend(number, inputs), products)
         final: torch.Tensor = self.norm(x)
         return final
 
+    def context_rows(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the rows of the context, (batch, n, hidden), that keys and values are products of."""
+        rows: torch.Tensor = self.hidden_norm(self._products.fc(states))
+        return rows
+
     def context(self, states: torch.Tensor, positions: torch.Tensor) -> KeyValues:
         """Return all layers' keys and values of the target's states, (batch, n, states size), at positions."""
-        c = self.hidden_norm(self._products.fc(states))
+        c = self.context_rows(states)
         cos, sin = self.rotary.at(positions, c.dtype)
         of_layers = [layer.keys_and_values(c, cos, sin) for layer in self._layers()]
         return KeyValues(*(torch.cat(each, 1) for each in zip(*of_layers, strict=True)))

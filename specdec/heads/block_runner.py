@@ -59,12 +59,15 @@ class BlockRunner(GrowingRunner):
 
     def __init__(self, head: BlockHead, num_tokens: int | None) -> None:
         super().__init__(head, num_tokens)
-        self.head = head.fused(product_of(head.fc.weight))
+        self.head = self._prepared(head)
         self.num_drafted, self.block_size = head.config.num_drafted, head.config.block_size
         self._target_ids = head.target_ids.cpu().numpy()
         self._num_kept = self.num_tokens
         if head.markov_head is not None:
             self._num_kept = min(max(_NUM_KEPT, self.num_tokens), len(self._target_ids))
+
+    def _prepared(self, head: BlockHead) -> BlockHead:
+        return head.fused(product_of(head.fc.weight))
 
     @torch.inference_mode()
     def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
@@ -87,11 +90,11 @@ class BlockRunner(GrowingRunner):
         block = self._block_of(pairs, pairs.last)
         seen = {
             limits: torch.from_numpy(self._visible(block, *limits)).to(device).expand(-1, self.block_size, -1)
-            for limits in self._limits
+            for limits in head.config.limits
         }
 
         def attend(number: int, inputs: LayerInputs) -> torch.Tensor:
-            own, visible = head.layer_of(cache, number), seen[self._limits[number]]
+            own, visible = head.layer_of(cache, number), seen[head.config.limits[number]]
             write_slots(own, inputs.key, inputs.value, block.starts)
             stop = visible.shape[-1]
             return masked_attention(inputs.query, KeyValues(own.keys[:, :, :stop], own.values[:, :, :stop]), visible)
@@ -137,11 +140,6 @@ class BlockRunner(GrowingRunner):
     def no_states(self, num_requests: int) -> torch.Tensor:
         """Return the Markov head's states at the anchors, (requests, 1, rank)."""
         return self.head.fc.weight.new_zeros(num_requests, 1, self.head.config.markov_rank)
-
-    @property
-    def _limits(self) -> list[tuple[bool, int | None]]:
-        """By layer: is it causal inside a block, and its window."""
-        return [*zip(self.head.config.is_causal, self.head.config.windows, strict=True)]
 
     def _block_of(self, pairs: Pairs, last: np.ndarray) -> Pairs:
         """Return the slots of each request's block, of which the first has its last token."""

@@ -160,6 +160,11 @@ class BlockConfig(PairHeadConfig):
         return len(self.layer_ids) * self.target_hidden_size
 
     @property
+    def limits(self) -> list[tuple[bool, int | None]]:
+        """By layer: is it causal inside a block, and its window."""
+        return [*zip(self.is_causal, self.windows, strict=True)]
+
+    @property
     def num_drafted(self) -> int:
         """The number of tokens that a block drafts."""
         return self.block_size - (not self.predicts_next)

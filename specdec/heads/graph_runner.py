@@ -14,6 +14,8 @@ import torch
 from torch.nn.functional import pad
 
 from specdec.heads.base import HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.block_head import BlockHead
+from specdec.heads.block_runner import BlockRunner
 from specdec.heads.drafting import DraftedTrees, DraftSize, WholeDrafts
 from specdec.heads.first_pass import append_written, write_cached
 from specdec.heads.layers import LayerInputs
@@ -168,11 +170,13 @@ class GraphRunner(TorchRunner, WholeDrafts):
         return out, self._head.target_ids[draft_ids].flatten(1), log_probs.flatten(1)
 
 
-def runner_by_torch(head: PairHead, num_tokens: int | None) -> HeadRunner:
+def runner_by_torch(head: PairHead | BlockHead, num_tokens: int | None) -> HeadRunner:
     """Return torch's runner of a head: with graphs on CUDA, unless it returns the whole draft vocabulary.
 
     Those drafts are drawn, so the text depends on them: they must not depend on which passes were captured.
     """
+    if isinstance(head, BlockHead):
+        return BlockRunner(head, num_tokens)
     if num_tokens is None or head.fc.weight.device.type != "cuda":
         return TorchRunner(head, num_tokens)
     return GraphRunner(head, num_tokens)

@@ -3,7 +3,6 @@
 DFlash, arXiv 2602.06036; DSpark, arXiv 2607.05147. ``specdec/heads/block_head.py`` has the head.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -14,15 +13,9 @@ from pydantic import Field
 from specdec.errors import ModelError
 from specdec.heads.block_folder import KEYS, REMEDY, read_block_head
 from specdec.heads.block_head import BlockHead
-from specdec.heads.block_runner import BlockRunner
 from specdec.heads.files import TargetWeights, check_folder
-from specdec.heads.pair_head import PairHead
-from specdec.heads.precision import AUTO, Precision
 from specdec.heads.strategies.eagle3 import Eagle3Proposer, HeadFormat
-from specdec.heads.strategies.engine import HeadEngine, TreeOptions
-from specdec.heads.strategies.sampled_candidates import DrawingEngine
-from specdec.strategies.base import Engine, Tunable
-from specdec.strategies.host import Host
+from specdec.strategies.base import Tunable
 
 
 def _read_dflash(folder: Path, target: TargetWeights, dtype: torch.dtype) -> BlockHead:
@@ -79,8 +72,8 @@ class DFlashProposer(Eagle3Proposer):
     In the first step it has read no hidden states, and drafts nothing.
 
     Under an acceptance rule that reads q (``rejection``, ``traversal``), candidates are drawn as ``Eagle3Proposer``
-    draws them; in a merge, each level continues the most probable path alone. A draft costs one pass by torch, whatever
-    its depth. Memory: keys and values of the head's layers for each request.
+    draws them; in a merge, each level continues the most probable path alone. A draft costs one
+    pass, whatever its depth. Memory: keys and values of the head's layers for each request.
     """
 
     name: ClassVar[str] = "dflash"
@@ -92,18 +85,6 @@ class DFlashProposer(Eagle3Proposer):
     head: Path = Field(description="folder of the head")
     top_k: int = Field(default=4, ge=1, description="nodes continued per level, and candidates after each")
     depth: int = Field(default=16, ge=1, description="longest path, if the head's blocks are that long")
-
-    dtype: Precision = Field(default="auto", description=f"the head's precision; {AUTO}")
-
-    def _engine(self, host: Host, head: PairHead | BlockHead, layers: Sequence[int]) -> Engine:
-        assert isinstance(head, BlockHead), "it was read by this strategy"
-        # A tree that is cut to a chain would lose its true q.
-        top_k = self.top_k if host.takes_trees or not host.reads_q else 1
-        runner = BlockRunner(head, None if host.reads_q else top_k)
-        depth = min(self.depth, runner.num_drafted)
-        options = TreeOptions(top_k, depth, self.num_nodes, self.min_probability)
-        engine = DrawingEngine if host.reads_q else HeadEngine
-        return engine(options, runner, layers, learns=host.is_keyed, name=self.name)
 
 
 class DSparkProposer(DFlashProposer):

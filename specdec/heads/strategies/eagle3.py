@@ -106,10 +106,10 @@ class Eagle3Proposer(Proposer):
         return engine
 
     def _engine(self, host: Host, head: PairHead | BlockHead, layers: Sequence[int]) -> Engine:
-        assert isinstance(head, PairHead), "it was read by this strategy"
         # A tree that is cut to a chain would lose its true q.
         top_k = self.top_k if host.takes_trees or not host.reads_q else 1
-        options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
+        depth = min(self.depth, head.config.num_drafted) if isinstance(head, BlockHead) else self.depth
+        options = TreeOptions(top_k, depth, self.num_nodes, self.min_probability)
         own, num_tokens = host.extension(HeadRunners), None if host.reads_q else top_k
         may_quantize = self.dtype == "auto"
         runner = own.runner(head, num_tokens, may_quantize) if own is not None else runner_by_torch(head, num_tokens)
