@@ -44,7 +44,7 @@ def test_packed_matrices_are_unpacked() -> None:
     with Generator(model, weights="packed", proposer="autoregressive") as generator:
         generator.generate([1, 2], max_new_tokens=2)
         assert packed_weights(model)
-        host = generator._binding._host(model, generator.tokenizer, generator._binding.target)
+        host = generator._binding._host(model, generator.tokenizer, generator._binding.target, "hf")
         assert torch.equal(host.embeddings(), expected)
         assert torch.equal(host.output_rows(IDS), expected[IDS])
 

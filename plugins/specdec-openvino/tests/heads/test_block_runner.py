@@ -15,8 +15,7 @@ from specdec_openvino.heads.runner import OpenVINOBlockRunner
 from specdec_openvino.options import OpenVINOOptions
 
 from specdec import Generator
-from specdec.heads import BlockRunner, HeadRunners
-from specdec.heads.base import Noise
+from specdec.heads import BlockRunner, HeadRunners, Noise
 from specdec.heads.block_folder import read_block_head
 from specdec.heads.drafting import DraftedTrees, DraftSize, begin
 from specdec.heads.files import TargetWeights
