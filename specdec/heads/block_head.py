@@ -30,7 +30,7 @@ from torch.nn.functional import embedding, linear
 
 from specdec.heads.base import KeyValues
 from specdec.heads.config import BlockConfig
-from specdec.heads.layers import DecoderLayer, LayerInputs, LayerProducts, Product, RMSNorm, fused
+from specdec.heads.layers import DecoderLayer, LayerInputs, LayerProducts, Product, RMSNorm, fused_products
 from specdec.heads.logits_map import LogitsMap
 from specdec.heads.rotary import Rotary
 
@@ -127,8 +127,8 @@ class BlockHead(nn.Module):
         return self._own_products or BlockProducts(self.fc, layers, lambda x: linear(x, self.output))
 
     def fused(self, prepare: Callable[[torch.Tensor], Product]) -> Self:
-        """Return this drafter, which shares its weights, with the products of ``layers.fused``."""
-        layers = tuple(fused(layer, prepare) for layer in self._layers())
+        """Return this drafter, which shares its weights, with the products of ``fused_products``."""
+        layers = tuple(fused_products(layer, prepare) for layer in self._layers())
         other = copy(self)
         other._own_products = BlockProducts(prepare(self.fc.weight), layers, prepare(self.output))
         return other
@@ -166,7 +166,7 @@ class BlockHead(nn.Module):
             rows = layer.input_layernorm(x)
             rows = rows if context is None else torch.cat((context, rows), 1)
             inputs = layer.inputs(rows, x, cos, sin, products)
-            x = layer.leave(inputs.residual, attend(number, inputs), products)
+            x = layer.output(inputs.residual, attend(number, inputs), products)
         final: torch.Tensor = self.norm(x)
         return final
 

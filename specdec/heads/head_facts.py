@@ -1,4 +1,4 @@
-"""What is known of a head that was trained on this machine: its text, and how fast it is in which setup."""
+"""Facts about a head that was trained on this machine: its text, and its speeds in each setup."""
 
 import os
 from collections.abc import Mapping

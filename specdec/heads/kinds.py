@@ -1,4 +1,4 @@
-"""Which strategy reads a head's folder, by what its configuration and tensors say; another one refuses it by name."""
+"""The strategy that reads a head's folder, by its configuration and tensors; another one refuses it by that name."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -141,7 +141,7 @@ class PairLayer(nn.Module):
         return a + products.down(silu(gate) * up)
 
 
-def fused(layer: PairLayer, prepare: Callable[[torch.Tensor], Product]) -> LayerProducts:
+def fused_products(layer: PairLayer, prepare: Callable[[torch.Tensor], Product]) -> LayerProducts:
     """Return a layer's products with one for queries, keys and values, and one for the two first matrices of the MLP.
 
     Args:
@@ -177,14 +177,10 @@ class DecoderLayer(PairLayer):
         super().__init__(config, config.hidden_size, **where)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
 
-    def enter(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, products: LayerProducts | None = None
-    ) -> LayerInputs:
-        """Return attention's inputs from the layer's, (batch, n, hidden); products are torch's by default."""
-        return self.inputs(self.input_layernorm(x), x, cos, sin, products or self.products)
+    def enter(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
+        """Return attention's inputs from the layer's, (batch, n, hidden)."""
+        return self.inputs(self.input_layernorm(x), x, cos, sin, self.products)
 
-    def leave(
-        self, residual: torch.Tensor, attended: torch.Tensor, products: LayerProducts | None = None
-    ) -> torch.Tensor:
+    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Return the layer's output, (batch, n, hidden)."""
-        return self.output(residual, attended, products or self.products)
+        return self.output(residual, attended, self.products)

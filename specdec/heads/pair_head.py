@@ -15,10 +15,9 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
-from specdec.heads import layers
 from specdec.heads.base import KeyValues
 from specdec.heads.config import PairHeadConfig
-from specdec.heads.layers import LayerInputs, LayerProducts, PairLayer, Product
+from specdec.heads.layers import LayerInputs, LayerProducts, PairLayer, Product, fused_products
 from specdec.heads.logits_map import LogitsMap
 from specdec.heads.rotary import Rotary
 
@@ -123,6 +122,6 @@ Head = TypeVar("Head", bound=PairHead)
 
 
 def fused(head: Head, prepare: Callable[[torch.Tensor], Product]) -> Head:
-    """Return a head, which shares its weights, with the products of ``layers.fused``."""
-    products = layers.fused(head.midlayer, prepare)
+    """Return a head, which shares its weights, with the products of ``fused_products``."""
+    products = fused_products(head.midlayer, prepare)
     return head.with_products(HeadProducts(prepare(head.fc.weight), products, prepare(head.lm_head.weight)))

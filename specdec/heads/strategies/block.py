@@ -91,8 +91,9 @@ class DSparkProposer(DFlashProposer):
     """Drafts with a DSpark head that was trained for this model: DFlash with a Markov head.
 
     The Markov head changes each position's predictions by the token before, so that a tree's paths differ in their
-    candidates. It reads no weights but the vectors of a position's 64 likeliest tokens, unless candidates are drawn.
-    The confidence head isn't used: how often candidates are accepted is measured. The rest is ``DFlashProposer``'s.
+    candidates. It reads no weights but the vectors of a position's 64 most probable tokens, unless candidates are
+    drawn. The confidence head isn't used: how often candidates are accepted is measured. The rest is
+    ``DFlashProposer``'s.
 
     With layers that add nothing, as there, a Markov head that expects ``n`` after a comma has the last word:
 
